@@ -1,0 +1,173 @@
+"""`dp-fedmed`: the command line. Heavy imports happen where a command needs them."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dp_fedmed.config import Config
+
+HELP = """\
+dp-fedmed: differentially private federated learning for medicine.
+
+Usage: dp-fedmed COMMAND [arguments]
+
+Commands:
+  run    train a federation, or sweep over many     dp-fedmed run task=digits
+  data   who would hold which records               dp-fedmed data data.partition.name=dirichlet
+
+dp-fedmed run --help      groups, keys and examples
+dp-fedmed run --cfg job   every setting with the value it would have
+dp-fedmed --version       the installed version
+
+A run writes one directory: config.yaml, metrics.jsonl, model.safetensors, privacy_report.json,
+partition.png and run.log. Its place is printed at the end, and is yours to choose with
+run_dir=/absolute/path.
+"""
+
+EXIT_STOPPED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code (0 well, 1 stopped early, 2 wrong settings)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    commands: dict[str, Callable[[list[str]], int]] = {"run": _run, "data": _data}
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    if given[0] in ("-V", "--version"):
+        from dp_fedmed import __version__
+
+        print(f"dp-fedmed {__version__}")
+        return 0
+    if given[0] not in commands:
+        near = difflib.get_close_matches(given[0], commands, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        print(f"dp-fedmed: no command {given[0]!r}{hint} See dp-fedmed --help", file=sys.stderr)
+        return EXIT_USAGE
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    from dp_fedmed.config import ConfigError
+
+    try:
+        return commands[given[0]](given[1:])
+    except ConfigError as error:
+        print(f"dp-fedmed: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+# Hydra's flags that take the next word as their value.
+_VALUED_FLAGS = {"--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--info", "-i"}
+
+
+def _checked_arguments(arguments: list[str]) -> list[str]:
+    """Hydra's arguments, with our own checks of every override."""
+    from dp_fedmed.config import check_overrides
+
+    checked: list[str] = []
+    previous = ""
+    for word in arguments:
+        is_flag = word.startswith("-") or previous in _VALUED_FLAGS
+        checked += [word] if is_flag else check_overrides([word])
+        previous = word
+    return checked
+
+
+def _run(arguments: list[str]) -> int:
+    import hydra
+
+    from dp_fedmed import config
+
+    config.register()
+    checked = _checked_arguments(arguments)
+    if {"-m", "--multirun"} & set(checked):
+        folders = [word for word in checked if word.startswith("run_dir=")]
+        checked += [f"hydra.sweep.dir={word.removeprefix('run_dir=')}" for word in folders]
+    codes: list[int] = []
+
+    def job(tree: Any) -> None:
+        codes.append(_run_job(tree))
+
+    sys.argv = ["dp-fedmed run", *checked]
+    decorate = hydra.main(
+        version_base="1.3", config_path=str(config.conf_dir()), config_name="config"
+    )
+    decorate(job)()
+    return max(codes, default=0)
+
+
+def _run_job(tree: Any) -> int:
+    """One job of Hydra's: a whole federation. A failed job of a sweep does not end the sweep."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    from dp_fedmed import config as configuration
+
+    output = Path(HydraConfig.get().runtime.output_dir).absolute()
+    try:
+        tree.run_dir = str(output)
+        config = configuration.from_dictconfig(tree)
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            overrides = " ".join(HydraConfig.get().overrides.task)
+            print(f"\n#{HydraConfig.get().job.num}: {overrides}", flush=True)
+        return _federate(config)
+    except configuration.ConfigError as error:
+        print(f"dp-fedmed: {error}", file=sys.stderr)
+        if output.is_dir() and not any(output.iterdir()):
+            output.rmdir()
+        return EXIT_USAGE
+
+
+def _federate(config: Config) -> int:
+    from rich.console import Console
+
+    console = Console()
+    with console.status("loading PyTorch, Flower and the data"):
+        from dp_fedmed.federation.engines import run_federation
+        from dp_fedmed.reporting.display import ConsoleDisplay
+        from dp_fedmed.reporting.run_log import quiet_console
+
+        quiet_console()
+    result = run_federation(config, ConsoleDisplay(config, console))
+    return 0 if result.stopped == "completed" else EXIT_STOPPED
+
+
+def _data(arguments: list[str]) -> int:
+    if {"-h", "--help"} & set(arguments):
+        print(
+            "dp-fedmed data [overrides]: who would hold which records, as a table and a picture.\n"
+            "Takes the same overrides as dp-fedmed run, for example\n"
+            "  dp-fedmed data task=digits data.partition.name=dirichlet data.partition.alpha=0.1\n"
+            "and writes partition.png into the folder where it is called."
+        )
+        return 0
+    from rich.console import Console
+
+    from dp_fedmed.config import compose
+    from dp_fedmed.data import load_data, partition
+    from dp_fedmed.reporting.partition import partition_table, plot_partition
+
+    config = compose(arguments)
+    data = load_data(config.data, seed=config.seed)
+    parts = partition(
+        data,
+        config.data.partition,
+        num_clients=config.federation.num_clients,
+        seed=config.seed,
+    )
+    Console().print(partition_table(data, parts))
+    picture = Path.cwd() / "partition.png"
+    plot_partition(data, parts, picture)
+    print(f"Picture: {picture}")
+    return 0

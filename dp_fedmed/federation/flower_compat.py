@@ -1,0 +1,69 @@
+"""The two places where Flower has no public way: an identity for our process, and Ray from Python.
+
+Tested with flwr 1.41; pyproject.toml caps it below the next minor, and a test names the break.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+SERVER_NODE_ID = 1
+
+
+def set_identity(run_id: int, node_id: int = SERVER_NODE_ID) -> None:
+    """Let this process build `Message`s: their constructor asks for the running task's identity."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id = run_id
+    TaskIdentity.node_id = node_id
+    TaskIdentity.task_id = 1
+
+
+def set_message_id(message: Any, message_id: str) -> None:
+    """Number a message, as the SuperLink does when it takes one in."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+def make_context(run_id: int, node_id: int, node_config: dict[str, Any]) -> Context:
+    """A context as Flower gives it to an app."""
+    return Context(
+        run_id=run_id, node_id=node_id, node_config=node_config, state=RecordDict(), run_config={}
+    )
+
+
+def run_on_ray(
+    server_app: ServerApp,
+    client_app: ClientApp,
+    *,
+    num_clients: int,
+    num_cpus: int,
+    address: str | None = None,
+) -> None:
+    """Run both apps on Flower's simulation runtime, started here or on an existing Ray cluster."""
+    from flwr.simulation import run_simulation
+
+    init_args: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False}
+    if address is None:
+        init_args["num_cpus"] = num_cpus
+    else:
+        init_args["address"] = address
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_simulation(
+            server_app,
+            client_app,
+            num_supernodes=num_clients,
+            backend_config={
+                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                "init_args": init_args,
+            },
+        )

@@ -1,0 +1,105 @@
+"""Stable client names. Flower's node ids are random per run; streams, sums and tables use names."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from dp_fedmed.federation.local_grid import LocalGrid
+
+logger = logging.getLogger(__name__)
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+QUERY = "query.name"
+POLL_SECONDS = 0.2
+
+
+class NodeError(RuntimeError):
+    """The federation's nodes are not what the configuration says."""
+
+
+def client_name(node_config: Mapping[str, Any]) -> str:
+    """A node's stable name: `client-id` from its node-config, else its partition.
+
+    >>> client_name({"partition-id": 3, "num-partitions": 10})
+    'client-00003'
+    >>> client_name({"client-id": "hospital-north"})
+    'hospital-north'
+    """
+    given = node_config.get("client-id")
+    if given is not None:
+        if not NAME_PATTERN.fullmatch(str(given)):
+            raise NodeError(
+                f"node-config client-id={given!r} is not a name: use up to 64 letters, digits, "
+                "'_', '.' and '-'"
+            )
+        return str(given)
+    if "partition-id" in node_config:
+        return f"client-{int(node_config['partition-id']):05d}"
+    raise NodeError(
+        "this node has no name: start its SuperNode with "
+        "--node-config \"client-id='hospital-north'\""
+    )
+
+
+def wait_for_nodes(grid: Grid, *, expected: int | None, timeout: float) -> dict[str, int]:
+    """Wait until the federation is complete, and return each client's node by its name.
+
+    Args:
+        grid: where the nodes are.
+        expected: how many clients there must be; None to believe a simulation's own count.
+        timeout: seconds to wait for them.
+
+    Raises:
+        NodeError: too few nodes in time, a node without an answer, or two with one name.
+    """
+    if isinstance(grid, LocalGrid):
+        return {client_name({"partition-id": p}): n for n, p in grid.partition_ids().items()}
+    deadline = time.monotonic() + timeout
+    known: dict[int, str] = {}
+    while True:
+        new = sorted(set(grid.get_node_ids()) - set(known))
+        answers = _ask(grid, new, deadline - time.monotonic()) if new else {}
+        for node_id, answer in answers.items():
+            known[node_id] = str(answer["name"])
+            if expected is None and "num-partitions" in answer:
+                expected = int(str(answer["num-partitions"]))
+        if expected is not None and len(known) >= expected:
+            return _by_name(known)
+        if time.monotonic() > deadline:
+            raise NodeError(
+                f"{len(known)} of {expected or 'at least one'} clients connected within "
+                f"federation.connect_timeout={timeout:g} s: start the missing SuperNodes, or "
+                f"lower federation.num_clients"
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _ask(grid: Grid, node_ids: list[int], timeout: float) -> dict[int, ConfigRecord]:
+    messages = [Message(RecordDict(), node_id, QUERY) for node_id in node_ids]
+    answers = {}
+    for reply in grid.send_and_receive(messages, timeout=max(1.0, timeout)):
+        if reply.has_error():
+            raise NodeError(
+                f"node {reply.metadata.src_node_id} did not tell its name: {reply.error.reason}"
+            )
+        answer = reply.content.config_records["client"]
+        if not NAME_PATTERN.fullmatch(str(answer.get("name", ""))):
+            raise NodeError(f"node {reply.metadata.src_node_id} told a name that is not valid")
+        answers[reply.metadata.src_node_id] = answer
+    return answers
+
+
+def _by_name(known: Mapping[int, str]) -> dict[str, int]:
+    nodes: dict[str, int] = {}
+    for node_id, name in known.items():
+        if name in nodes:
+            raise NodeError(f"two nodes have the name {name!r}: give each its own client-id")
+        nodes[name] = node_id
+    return dict(sorted(nodes.items()))

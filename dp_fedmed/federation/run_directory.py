@@ -1,0 +1,95 @@
+"""One run's folder: created once, never shared by accident, written so that a crash leaves no halves."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save
+
+from dp_fedmed.config import Config, ConfigError
+
+CONFIG_FILE = "config.yaml"
+METRICS_FILE = "metrics.jsonl"
+MODEL_FILE = "model.safetensors"
+BEST_FILE = "best.safetensors"
+REPORT_FILE = "privacy_report.json"
+LOG_FILE = "run.log"
+
+
+class RunDirectory:
+    """The files of one run (DESIGN: `config.yaml`, `metrics.jsonl`, `model.safetensors`, …)."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, config: Config) -> RunDirectory:
+        """Claim `run_dir` for a new run.
+
+        Raises:
+            ConfigError: if it is not absolute, holds a run already, or cannot be written.
+        """
+        path = Path(config.run_dir)
+        if not config.run_dir or not path.is_absolute():
+            raise ConfigError(
+                f"run_dir={config.run_dir!r} is not an absolute path: for example "
+                f"run_dir={Path.cwd() / 'checkpoints' / 'my_run'}"
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with open(path / CONFIG_FILE, "x", encoding="utf-8") as file:
+                file.write(config.to_yaml())
+        except FileExistsError:
+            raise ConfigError(
+                f"run_dir={path} already holds a run: give another run_dir, or leave it out"
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"run_dir={path} cannot be written: {error.strerror}") from error
+        return cls(path)
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add one line to `metrics.jsonl`."""
+        with open(self.path / METRICS_FILE, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every line of `metrics.jsonl`."""
+        file = self.path / METRICS_FILE
+        if not file.exists():
+            return []
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+    def save_model(self, state: Mapping[str, np.ndarray[Any, Any]], name: str = MODEL_FILE) -> None:
+        """Write a model as safetensors."""
+        tensors = {key: np.ascontiguousarray(value) for key, value in state.items()}
+        self.write(name, save(tensors, metadata={"format": "dp_fedmed"}))
+
+    def load_model(self, name: str = MODEL_FILE) -> dict[str, np.ndarray[Any, Any]]:
+        """Read a model back."""
+        return load_file(self.path / name)
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a JSON file."""
+        text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
+        self.write(name, text.encode())
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file whole or not at all: temporary name, fsync, rename."""
+        target = self.path / name
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise

@@ -1,0 +1,49 @@
+"""What the server does with the averaged update: FedAvg, FedAvgM, FedAdam (Reddi et al. 2021).
+
+Flower has the same rules inside strategies that also average; here they are pure steps, so that
+clipping and noise can come first and the rest is post-processing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dp_fedmed.config import FederationConfig, ServerOptimizerName
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+State = dict[str, np.ndarray[Any, Any]]
+
+
+class ServerOptimizer:
+    """Turns averaged updates into the next global model; keeps float64 moments between rounds."""
+
+    def __init__(self, config: FederationConfig) -> None:
+        self.name = config.server_optimizer
+        self.lr = config.server_lr
+        self.beta1, self.beta2 = config.server_momentum, config.server_beta2
+        self.tau = config.server_tau
+        self.first: State = {}
+        self.second: State = {}
+
+    def step(self, model: Arrays, update: Arrays) -> State:
+        """The next model: `update` is the average of (client − model), in float64."""
+        return {
+            name: (value + self.lr * self._direction(name, update[name])).astype(value.dtype)
+            for name, value in model.items()
+        }
+
+    def _direction(self, name: str, update: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if self.name is ServerOptimizerName.fedavg:
+            return update
+        if self.name is ServerOptimizerName.fedavgm:
+            self.first[name] = self.beta1 * self.first.get(name, 0.0) + update
+            return self.first[name]
+        self.first[name] = self.beta1 * self.first.get(name, 0.0) + (1 - self.beta1) * update
+        start = self.tau**2
+        self.second[name] = (
+            self.beta2 * self.second.get(name, start) + (1 - self.beta2) * update**2
+        )
+        return self.first[name] / (np.sqrt(self.second[name]) + self.tau)

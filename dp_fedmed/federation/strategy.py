@@ -1,0 +1,314 @@
+"""One round of the federation, from top to bottom: sample, configure, receive, check, sum, apply.
+
+This is the one place where a client's reply becomes part of the model. Nothing from a reply is used
+before `_contribution` has checked it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from dp_fedmed.config import FederationConfig, Weighting
+from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.federation.server_optimizer import ServerOptimizer
+from dp_fedmed.randomness import stream
+
+logger = logging.getLogger(__name__)
+
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class TooFewClients(RuntimeError):
+    """A round ended with fewer usable replies than `federation.min_clients`."""
+
+
+@dataclass
+class RoundRecord:
+    """What happened in one round."""
+
+    server_round: int
+    cohort: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    train_loss: float | None = None
+    server_metrics: dict[str, float] = field(default_factory=dict)
+    client_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass
+class _Sum:
+    """The weighted sum of updates in float64, in the order in which they are added."""
+
+    total: dict[str, np.ndarray[Any, Any]]
+    weight: float = 0.0
+
+    @classmethod
+    def zeros_like(cls, model: Mapping[str, np.ndarray[Any, Any]]) -> _Sum:
+        return cls({name: np.zeros(value.shape) for name, value in model.items()})
+
+    def add(self, update: Mapping[str, np.ndarray[Any, Any]], weight: float) -> None:
+        for name, value in update.items():
+            self.total[name] += value if weight == 1.0 else np.multiply(value, weight, dtype=np.float64)
+        self.weight += weight
+
+    def mean(self) -> dict[str, np.ndarray[Any, Any]]:
+        return {name: value / self.weight for name, value in self.total.items()}
+
+
+class DPStrategy(Strategy):
+    """Federated averaging by stable client names, with the server optimizer of the configuration.
+
+    Args:
+        config: the federation's settings.
+        nodes: each client's Flower node by its name.
+        sampler: decides who takes part.
+        seed: for the draw of clients that evaluate.
+        on_round: called with the record of every finished round, and of round 0.
+    """
+
+    def __init__(
+        self,
+        config: FederationConfig,
+        *,
+        nodes: Mapping[str, int],
+        sampler: Sampler,
+        seed: int,
+        on_round: Callable[[RoundRecord], None] = lambda record: None,
+    ) -> None:
+        self.config, self.nodes, self.sampler, self.seed = config, dict(nodes), sampler, seed
+        self.on_round = on_round
+        self.optimizer = ServerOptimizer(config)
+        self.arrays = ArrayRecord()
+        self._names = {node_id: name for name, node_id in self.nodes.items()}
+        self._record = RoundRecord(server_round=0)
+
+    def summary(self) -> None:
+        """Log the set-up as a tree."""
+        config = self.config
+        logger.info("federation of %d clients, %d rounds", len(self.nodes), config.num_rounds)
+        logger.info("├── sampler: %s, rate %g", config.sampler, config.sample_rate)
+        logger.info("├── weights: %s", config.weighting)
+        logger.info("└── server optimizer: %s, lr %g", config.server_optimizer, config.server_lr)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float | None = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Evaluate | None = None,
+    ) -> Result:
+        """Run every round; `self.arrays` is the last good model at any time.
+
+        Flower's own loop cannot stop early or report a round, so the loop is here.
+
+        Raises:
+            TooFewClients: when a round has too few usable replies.
+        """
+        self.summary()
+        self.arrays = initial_arrays
+        result = Result(arrays=initial_arrays)
+        self._record = RoundRecord(server_round=0)
+        self._evaluate_here(0, evaluate_fn, result)
+        self.on_round(self._record)
+        for server_round in range(1, num_rounds + 1):
+            started = time.perf_counter()
+            self._record = RoundRecord(server_round=server_round)
+            messages = self.configure_train(
+                server_round, self.arrays, train_config or ConfigRecord(), grid
+            )
+            replies = grid.send_and_receive(messages, timeout=timeout)
+            released, train_metrics = self.aggregate_train(server_round, replies)
+            if released is not None:
+                self.arrays = result.arrays = released
+            if train_metrics is not None:
+                result.train_metrics_clientapp[server_round] = train_metrics
+            self._evaluate_at_clients(grid, server_round, evaluate_config, timeout, result)
+            self._evaluate_here(server_round, evaluate_fn, result)
+            self._record.seconds = time.perf_counter() - started
+            self.on_round(self._record)
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """One message to each client of the cohort, in name order."""
+        self.arrays = arrays
+        self._record.cohort = self.sampler.cohort(server_round, list(self.nodes))
+        return self._messages("train", self._record.cohort, server_round, arrays, config)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The next model, or None when nobody contributed; and the mean training loss."""
+        model = model_arrays.from_record(self.arrays)
+        updates, losses = _Sum.zeros_like(model), []
+        for name, reply in self._in_name_order(self._record.cohort, replies):
+            contribution = self._contribution(name, reply, model)
+            if contribution is not None:
+                update, examples, loss = contribution
+                updates.add(update, examples if self.config.weighting is Weighting.examples else 1.0)
+                losses.append((loss, examples))
+        self._require_enough(len(losses))
+        if updates.weight == 0.0:
+            return None, None
+        self._record.train_loss = _weighted_mean(losses)
+        new_model = self.optimizer.step(model, updates.mean())
+        return model_arrays.to_record(new_model), MetricRecord({"train_loss": self._record.train_loss})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages to at most `client_evaluate_max` clients, in rounds that evaluate at clients."""
+        every, last = self.config.client_evaluate_every, self.config.num_rounds
+        if every == 0 or (server_round % every and server_round != last):
+            return []
+        names = sorted(self.nodes)
+        if len(names) > self.config.client_evaluate_max:
+            rng = stream(self.seed, "evaluate", server_round)
+            chosen = rng.choice(len(names), self.config.client_evaluate_max, replace=False)
+            names = [names[i] for i in sorted(chosen)]
+        return self._messages("evaluate", names, server_round, arrays, config)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """The clients' metrics, averaged over their validation records."""
+        weights: dict[str, int] = {}
+        for reply in replies:
+            name = self._names.get(reply.metadata.src_node_id, "")
+            if not name or reply.has_error():
+                reason = reply.error.reason if reply.has_error() else "unknown node"
+                logger.warning("round %d: %s did not evaluate: %s", server_round, name, reason)
+                continue
+            metrics = _finite_metrics(reply.content)
+            examples = int(metrics.pop("num-examples", 0))
+            if examples > 0:
+                weights[name] = examples
+                self._record.client_metrics[name] = metrics
+        if not weights:
+            return None
+        self._record.client_metrics = dict(sorted(self._record.client_metrics.items()))
+        keys = sorted({key for m in self._record.client_metrics.values() for key in m})
+        rows = [(self._record.client_metrics[name], weights[name]) for name in sorted(weights)]
+        return MetricRecord(
+            {key: _weighted_mean([(m[key], w) for m, w in rows if key in m]) for key in keys}
+        )
+
+    def _messages(
+        self,
+        message_type: str,
+        names: Iterable[str],
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+    ) -> list[Message]:
+        told = ConfigRecord({**config, "round": server_round})
+        content = RecordDict({"arrays": arrays, "config": told})
+        return [
+            Message(content, self.nodes[name], message_type, group_id=str(server_round))
+            for name in names
+        ]
+
+    def _in_name_order(
+        self, cohort: list[str], replies: Iterable[Message]
+    ) -> Iterator[tuple[str, Message | None]]:
+        """Each client's reply, in the cohort's order; only replies that came early are held back."""
+        early: dict[str, Message] = {}
+        pending = deque(cohort)
+        for reply in replies:
+            name = self._names.get(reply.metadata.src_node_id)
+            if name is None or name in early or name not in pending:
+                logger.warning("a reply from nobody who was asked was ignored")
+                continue
+            early[name] = reply
+            while pending and pending[0] in early:
+                first = pending.popleft()
+                yield first, early.pop(first)
+        for name in pending:
+            yield name, early.get(name)
+
+    def _contribution(
+        self, name: str, reply: Message | None, model: Mapping[str, np.ndarray[Any, Any]]
+    ) -> tuple[model_arrays.State, int, float] | None:
+        """A client's checked update, number of examples and loss; None, with one warning, if unfit."""
+        try:
+            if reply is None:
+                raise ValueError("no reply in time")
+            if reply.has_error():
+                raise ValueError(reply.error.reason or "it failed")
+            content = reply.content
+            metrics = _finite_metrics(content)
+            examples = metrics.get("num-examples", -1)
+            if examples != int(examples) or examples < 0:
+                raise ValueError(f"num-examples={examples:g} is not a count")
+            update = model_arrays.checked(content.array_records["arrays"], model)
+        except (ValueError, KeyError) as error:
+            reason = f"its reply has no {error}" if isinstance(error, KeyError) else str(error)
+            self._record.failed[name] = reason
+            logger.warning(
+                "round %d: %s contributed nothing: %s", self._record.server_round, name, reason
+            )
+            return None
+        return update, int(examples), metrics.get("train_loss", 0.0)
+
+    def _require_enough(self, contributed: int) -> None:
+        if self._record.failed and contributed < self.config.min_clients:
+            raise TooFewClients(
+                f"round {self._record.server_round}: {contributed} of "
+                f"{len(self._record.cohort)} clients contributed, fewer than "
+                f"federation.min_clients={self.config.min_clients}; the model is the one of round "
+                f"{self._record.server_round - 1}"
+            )
+
+    def _evaluate_at_clients(
+        self,
+        grid: Grid,
+        server_round: int,
+        config: ConfigRecord | None,
+        timeout: float | None,
+        result: Result,
+    ) -> None:
+        messages = list(
+            self.configure_evaluate(server_round, self.arrays, config or ConfigRecord(), grid)
+        )
+        if messages:
+            replies = grid.send_and_receive(messages, timeout=timeout)
+            metrics = self.aggregate_evaluate(server_round, replies)
+            if metrics is not None:
+                result.evaluate_metrics_clientapp[server_round] = metrics
+
+    def _evaluate_here(self, server_round: int, evaluate: Evaluate | None, result: Result) -> None:
+        every, last = self.config.evaluate_every, self.config.num_rounds
+        due = every > 0 and (server_round % every == 0 or server_round == last)
+        metrics = evaluate(server_round, self.arrays) if evaluate is not None and due else None
+        if metrics is not None:
+            result.evaluate_metrics_serverapp[server_round] = metrics
+            self._record.server_metrics = {key: float(metrics[key]) for key in metrics}  # type: ignore[arg-type]
+
+
+def _finite_metrics(content: RecordDict) -> dict[str, float]:
+    metrics = {}
+    for key, value in content.metric_records["metrics"].items():
+        if isinstance(value, list) or not np.isfinite(value):
+            raise ValueError(f"metric {key!r} is not a finite number")
+        metrics[key] = float(value)
+    return metrics
+
+
+def _weighted_mean(pairs: list[tuple[float, int]]) -> float:
+    weight = sum(count for _, count in pairs)
+    return float(sum(value * count for value, count in pairs) / weight) if weight else 0.0

@@ -1,0 +1,103 @@
+"""Flower records between our own processes: a small description by pipe, the arrays by shared memory.
+
+Flower's serialisation would copy a model three times per message; here the model of a round is
+written once for all workers, and a reply is one copy into its worker's slot and one out of it.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+Described = list[tuple[str, str, Any]]
+_BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Records taken apart: `entries` describe them, `buffers` hold the bytes of their arrays."""
+
+    entries: Described
+    buffers: list[bytes]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all arrays."""
+        return sum(map(len, self.buffers))
+
+
+def take_apart(records: RecordDict, shared: ArrayRecord | None = None) -> Parcel:
+    """Describe records with plain values; `shared` is mentioned, not copied."""
+    entries: Described = []
+    buffers: list[bytes] = []
+    for key, record in records.items():
+        if record is shared:
+            entries.append((key, _BROADCAST, None))
+        elif isinstance(record, ArrayRecord):
+            entries.append((key, "arrays", [(n, a.dtype, a.shape, a.stype) for n, a in record.items()]))
+            buffers.extend(array.data for array in record.values())
+        else:
+            kind = "config" if isinstance(record, ConfigRecord) else "metrics"
+            entries.append((key, kind, dict(record)))
+    return Parcel(entries, buffers)
+
+
+def put_together(
+    entries: Described, buffers: Sequence[bytes], shared: ArrayRecord | None = None
+) -> RecordDict:
+    """The records that `take_apart` described.
+
+    >>> parcel = take_apart(RecordDict({"c": ConfigRecord({"round": 3})}))
+    >>> put_together(parcel.entries, parcel.buffers)["c"]["round"]
+    3
+    """
+    remaining = iter(buffers)
+    records = RecordDict()
+    for key, kind, payload in entries:
+        if kind == _BROADCAST:
+            if shared is None:
+                raise ValueError("a message refers to a broadcast model that was not sent")
+            records[key] = shared
+        elif kind == "arrays":
+            records[key] = ArrayRecord(
+                {name: Array(dtype, shape, stype, next(remaining)) for name, dtype, shape, stype in payload}
+            )
+        else:
+            records[key] = (ConfigRecord if kind == "config" else MetricRecord)(payload)
+    return records
+
+
+class Arena:
+    """A piece of memory that this process shares with the workers it forks."""
+
+    def __init__(self, size: int) -> None:
+        self.size = max(size, mmap.PAGESIZE)
+        self._memory = mmap.mmap(-1, self.size)
+
+    def fits(self, parcel: Parcel) -> bool:
+        """Whether the parcel's bytes have room here."""
+        return parcel.size <= self.size
+
+    def write(self, buffers: Sequence[bytes]) -> list[int]:
+        """Lay buffers end to end; returns their lengths."""
+        offset = 0
+        for data in buffers:
+            self._memory[offset : offset + len(data)] = data
+            offset += len(data)
+        return [len(data) for data in buffers]
+
+    def read(self, lengths: Sequence[int]) -> list[bytes]:
+        """Copies of the buffers that were written with these lengths."""
+        buffers, offset = [], 0
+        for length in lengths:
+            buffers.append(self._memory[offset : offset + length])
+            offset += length
+        return buffers
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._memory.close()

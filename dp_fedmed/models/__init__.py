@@ -1,0 +1,7 @@
+"""Networks that DP-SGD accepts, and `build_model`, which makes one from the configuration."""
+
+from dp_fedmed.models.build import build_model, layer_problems
+from dp_fedmed.models.classifiers import MLP, SmallCNN, resnet18
+from dp_fedmed.models.unet import UNet
+
+__all__ = ["MLP", "SmallCNN", "UNet", "build_model", "layer_problems", "resnet18"]

@@ -1,0 +1,134 @@
+"""From `model._target_` to a network whose layers DP-SGD accepts, with reproducible weights."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+
+from dp_fedmed.config import ConfigError, ModelConfig
+from dp_fedmed.randomness import derive_seed
+
+logger = logging.getLogger(__name__)
+
+
+def build_model(
+    config: ModelConfig, *, input_shape: Sequence[int], num_classes: int, seed: int
+) -> nn.Module:
+    """The configured network, with weights that depend on the seed only.
+
+    `input_shape` and `num_classes` are passed to the target if it has parameters of those names;
+    everything in `model.args` is passed as it is.
+
+    Raises:
+        ConfigError: naming `model._target_`, an argument, or a layer that DP-SGD cannot use.
+    """
+    target = _import(config._target_)
+    offered = {"input_shape": tuple(input_shape), "num_classes": num_classes}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "init") % 2**63)
+        try:
+            model = target(**{**_accepted(target, offered), **config.args})
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"model._target_={config._target_}: {error}") from error
+        if not isinstance(model, nn.Module):
+            raise ConfigError(
+                f"model._target_={config._target_} made a {type(model).__name__}, "
+                "not a torch.nn.Module"
+            )
+        model = _replace_layers(model, fix=config.fix)
+        _check_output(model, config, offered["input_shape"], num_classes)
+    return model
+
+
+def layer_problems(model: nn.Module) -> list[str]:
+    """Why DP-SGD cannot use this model, one sentence a layer; empty when it can."""
+    from opacus.validators import ModuleValidator
+
+    problems = []
+    for name, module in model.named_modules():
+        errors = ModuleValidator.validate(module, strict=False)
+        if errors and not any(module.children()):
+            problems.append(f"layer {name!r} ({type(module).__name__}): {errors[0]}")
+    return problems or [str(error) for error in ModuleValidator.validate(model, strict=False)]
+
+
+def _replace_layers(model: nn.Module, *, fix: bool) -> nn.Module:
+    if _surely_fine(model):
+        return model
+    from opacus.validators import ModuleValidator
+
+    problems = layer_problems(model)
+    if not problems:
+        return model
+    if not fix:
+        raise ConfigError(
+            f"model.fix=false, but {'; '.join(problems)}. Set model.fix=true to have it replaced, "
+            "or use GroupNorm"
+        )
+    fixed: nn.Module = ModuleValidator.fix(model)
+    remaining = layer_problems(fixed)
+    if remaining:
+        raise ConfigError(f"model.fix=true cannot replace {'; '.join(remaining)}")
+    logger.info("model.fix=true replaced %d layers: %s", len(problems), problems[0])
+    return fixed
+
+
+# Leaves that carry no batch statistics and that Opacus supports: no need to import its validator.
+_FINE = (
+    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d, nn.GroupNorm, nn.LayerNorm),
+    *(nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Identity, nn.Flatten, nn.Dropout),
+    *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+)
+
+
+def _surely_fine(model: nn.Module) -> bool:
+    return all(
+        type(module) in _FINE
+        or (any(module.children()) and not any(True for _ in module.parameters(recurse=False)))
+        for module in model.modules()
+    )
+
+
+def _import(path: str) -> Callable[..., Any]:
+    module_name, _, name = path.rpartition(".")
+    try:
+        target = getattr(import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"model._target_={path} cannot be imported ({error}): install its package, or put it "
+            "on PYTHONPATH"
+        ) from error
+    if not callable(target):
+        raise ConfigError(f"model._target_={path} is not a class or function")
+    return target  # type: ignore[no-any-return]
+
+
+def _accepted(target: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
+    names = inspect.signature(target).parameters
+    return {name: value for name, value in offered.items() if name in names}
+
+
+def _check_output(
+    model: nn.Module, config: ModelConfig, input_shape: tuple[int, ...], num_classes: int
+) -> None:
+    """One record of zeros must give one logit per class (and pixel)."""
+    model.eval()
+    try:
+        with torch.no_grad():
+            shape = tuple(model(torch.zeros(1, *input_shape)).shape)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"model._target_={config._target_} cannot take a record of shape {input_shape}: {error}"
+        ) from error
+    if shape[:2] != (1, num_classes):
+        raise ConfigError(
+            f"model._target_={config._target_} gives outputs of shape {shape[1:]}, but the data "
+            f"have {num_classes} classes: set model.args (for example "
+            f"model.args.num_classes={num_classes}) so that they fit"
+        )

@@ -1,0 +1,152 @@
+"""What a run shows while it lasts and when it ends: a live line on a terminal, log lines elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from dp_fedmed.config import Config
+
+if TYPE_CHECKING:
+    from dp_fedmed.federation.strategy import RoundRecord
+    from dp_fedmed.server_app import RunResult
+
+logger = logging.getLogger(__name__)
+
+
+class Display(Protocol):
+    """Watches a run."""
+
+    def __enter__(self) -> Self:
+        """Training begins."""
+
+    def __exit__(self, *exception: object) -> None:
+        """Training is over, well or not."""
+
+    def round(self, record: RoundRecord) -> None:
+        """A round has ended."""
+
+    def summary(self, config: Config, result: RunResult) -> None:
+        """The run has ended."""
+
+
+class LogDisplay:
+    """One log line a round: for Flower's log stream, files and tests."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def round(self, record: RoundRecord) -> None:
+        """Log the round."""
+        logger.info("%s", describe_round(record))
+
+    def summary(self, config: Config, result: RunResult) -> None:
+        """Log how the run ended."""
+        logger.info("%s; test %s; %s", result.stopped, describe(result.test), result.run_dir)
+
+
+class ConsoleDisplay:
+    """A progress bar on a terminal, a line a round elsewhere; a table at the end."""
+
+    def __init__(self, config: Config, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self.total, self.metric = config.federation.num_rounds, config.task.metric
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._task = self._progress.add_task(f"{config.task.name}", total=self.total, status="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def round(self, record: RoundRecord) -> None:
+        """Advance the bar, or print the round."""
+        if self.console.is_terminal:
+            value = record.server_metrics.get(self.metric)
+            status = "" if value is None else f"val {self.metric} {value:.3f}"
+            self._progress.update(self._task, completed=record.server_round, status=status)
+            for name, reason in record.failed.items():
+                self.console.print(
+                    f"[yellow]round {record.server_round}: {name} contributed nothing: {reason}"
+                )
+        else:
+            self.console.print(describe_round(record), soft_wrap=True, highlight=False)
+
+    def summary(self, config: Config, result: RunResult) -> None:
+        """Print the table of results and where they are."""
+        table = Table(
+            title=f"{config.task.name}, privacy {config.privacy.style}", title_style="bold"
+        )
+        table.add_column("metric")
+        table.add_column("validation", justify="right")
+        table.add_column("test", justify="right")
+        if result.clients:
+            table.add_column("clients (worst … best)", justify="right")
+        for key in sorted({*result.val, *result.test}, key=lambda k: (k != self.metric, k)):
+            row = [key, _number(result.val, key), _number(result.test, key)]
+            if result.clients:
+                values = sorted(m[key] for m in result.clients.values() if key in m)
+                row.append(f"{values[0]:.4f} … {values[-1]:.4f}" if values else "–")
+            table.add_row(*row, style="bold" if key == self.metric else "")
+        self.console.print(table)
+        self.console.print(
+            f"{config.federation.num_clients} clients, {result.rounds} of {self.total} rounds in "
+            f"{result.seconds:.1f} s; the model of round {result.selected_round} has the best "
+            f"validation {self.metric}.",
+            highlight=False,
+        )
+        if result.stopped != "completed":
+            self.console.print(f"[red]Stopped early: {result.stopped}", highlight=False)
+        self.console.print(f"Results: {result.run_dir}", soft_wrap=True, highlight=False)
+
+
+def describe_round(record: RoundRecord) -> str:
+    """One line on a round."""
+    parts = [f"round {record.server_round}"]
+    if record.cohort:
+        parts.append(f"{len(record.cohort) - len(record.failed)}/{len(record.cohort)} clients")
+    if record.train_loss is not None:
+        parts.append(f"train loss {record.train_loss:.4f}")
+    if record.server_metrics:
+        parts.append(f"val {describe(record.server_metrics)}")
+    return " · ".join(parts)
+
+
+def describe(metrics: Mapping[str, float]) -> str:
+    """Metrics on one line.
+
+    >>> describe({"loss": 0.5, "accuracy": 0.91})
+    'accuracy 0.9100, loss 0.5000'
+    """
+    return ", ".join(f"{key} {metrics[key]:.4f}" for key in sorted(metrics))
+
+
+def _number(metrics: Mapping[str, float], key: str) -> str:
+    return f"{metrics[key]:.4f}" if key in metrics else "–"

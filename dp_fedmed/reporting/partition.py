@@ -1,0 +1,253 @@
+"""Who has what: the partition of the training records as rows, as a table, and as a picture.
+
+All of it is computed from simulated clients' raw counts: it describes the simulation and is not
+covered by any privacy guarantee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dp_fedmed.data.records import Array, DataSet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from rich.table import Table
+
+LISTED_CLIENTS = 20
+MOST_BARS = 40
+MOST_COLUMNS = 10
+# Paul Tol's "muted" scheme: ten colours that stay apart for colour-blind readers.
+COLOURS = (
+    "#332288",
+    "#88CCEE",
+    "#117733",
+    "#DDCC77",
+    "#CC6677",
+    "#44AA99",
+    "#AA4499",
+    "#999933",
+    "#882255",
+    "#BBBBBB",
+)
+
+
+def partition_rows(dataset: DataSet, parts: Sequence[Array]) -> list[dict[str, Any]]:
+    """One row per client: ``client``, ``records``, ``classes`` (name to count).
+
+    For segmentation ``classes`` counts pixels, and ``foreground`` is the share that is not class 0.
+
+    >>> from dp_fedmed.config import DataConfig
+    >>> from dp_fedmed.data import load_data
+    >>> partition_rows(load_data(DataConfig(), seed=0), [np.arange(5), np.arange(5, 370)])[1]
+    {'client': 1, 'records': 365, 'classes': {'malignant': 13..., 'benign': 2...}}
+    """
+    rows = []
+    for client, counts in enumerate(class_counts(dataset, parts)):
+        row: dict[str, Any] = {"client": client, "records": len(parts[client])}
+        row["classes"] = dict(zip(dataset.class_names, counts.tolist(), strict=True))
+        if dataset.is_segmentation:
+            row["foreground"] = float(counts[1:].sum() / max(int(counts.sum()), 1))
+        rows.append(row)
+    return rows
+
+
+def class_counts(dataset: DataSet, parts: Sequence[Array]) -> Array:
+    """(clients, classes): records of each class, or pixels for segmentation."""
+    labels = dataset.train.y.reshape(len(dataset.train), -1)
+    counts = np.empty((len(parts), dataset.num_classes), dtype=np.int64)
+    for client, part in enumerate(parts):
+        counts[client] = np.bincount(labels[part].ravel(), minlength=dataset.num_classes)
+    return counts
+
+
+def partition_table(dataset: DataSet, parts: Sequence[Array]) -> Table:
+    """A table for the terminal: the first clients one by one, then all of them in one line.
+
+    Beyond ten classes the counts are folded into "classes held".
+    """
+    from rich.table import Table
+
+    rows = partition_rows(dataset, parts)
+    folded = dataset.num_classes > MOST_COLUMNS
+    table = Table(title=f"{sum(map(len, parts))} training records, {_clients(len(parts))}")
+    table.add_column("client", justify="right")
+    table.add_column("records", justify="right")
+    if dataset.is_segmentation:
+        table.add_column("foreground", justify="right")
+    elif folded:
+        table.add_column("classes held", justify="right")
+    else:
+        for name in dataset.class_names:
+            table.add_column(name, justify="right")
+    for row in rows[:LISTED_CLIENTS]:
+        cells = _cells(row, folded)
+        table.add_row(str(row["client"]), str(row["records"]), *cells)
+    if len(rows) > LISTED_CLIENTS:
+        table.add_row("…", "…", *["…"] * len(cells))
+    table.add_section()
+    sizes = np.array([row["records"] for row in rows])
+    span = f"{sizes.min()}–{sizes.max()}"
+    if dataset.is_segmentation:
+        shares = [row["foreground"] for row in rows]
+        spans = [f"{min(shares):.1%}–{max(shares):.1%}"]
+    elif folded:
+        held = [sum(count > 0 for count in row["classes"].values()) for row in rows]
+        spans = [f"{min(held)}–{max(held)}"]
+    else:
+        counts = [list(row["classes"].values()) for row in rows]
+        spans = [f"{min(column)}–{max(column)}" for column in zip(*counts, strict=True)]
+    table.add_row(f"all {len(rows)}", span, *spans, style="bold")
+    return table
+
+
+def _cells(row: dict[str, Any], folded: bool) -> list[str]:
+    if "foreground" in row:
+        return [f"{row['foreground']:.1%}"]
+    counts = row["classes"].values()
+    if folded:
+        return [str(sum(count > 0 for count in counts))]
+    return [str(count) if count else "·" for count in counts]
+
+
+def plot_partition(dataset: DataSet, parts: Sequence[Array], path: str | Path) -> Path:
+    """Draw the partition into a PNG file and return its path.
+
+    Up to 40 clients are bars stacked by class; more are a curve of sizes above a heat map of class
+    shares, clients sorted by size. Segmentation shows sizes and the foreground fraction.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    sizes = np.array([len(part) for part in parts])
+    counts = class_counts(dataset, parts)
+    # A Figure of its own, not pyplot: nothing global is touched and any backend stays as it is.
+    figure = Figure(figsize=(9.0, 5.2), layout="constrained", facecolor="white")
+    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr,call-arg]
+    FigureCanvasAgg(figure)
+    figure.suptitle(
+        f"Who holds the {sizes.sum():,} training records ({_clients(len(parts))})", fontsize=13
+    )
+    many = len(parts) > MOST_BARS
+    if not many and not dataset.is_segmentation:
+        _stacked_bars(figure.add_subplot(), counts, dataset.class_names)
+    else:
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.4 if many else 1))
+        order = np.argsort(-sizes, kind="stable") if many else np.arange(len(parts))
+        _sizes(top, sizes[order], many)
+        if dataset.is_segmentation:
+            _foreground(bottom, counts[order], many)
+        else:
+            _heatmap(bottom, counts[order], dataset.class_names)
+        bottom.set_xlabel("client, largest first" if many else "client")
+        _client_ticks(bottom, len(parts))
+    target = Path(path)
+    figure.savefig(target, dpi=150)
+    return target
+
+
+def _stacked_bars(axes: Axes, counts: Array, names: tuple[str, ...]) -> None:
+    clients = np.arange(len(counts))
+    base = np.zeros(len(counts))
+    for number, name in enumerate(names):
+        column = counts[:, number]
+        colour = _colour(number, len(names))
+        axes.bar(clients, column, bottom=base, color=colour, label=name, width=0.82)
+        base += column
+    axes.set_xlabel("client")
+    axes.set_ylabel("records")
+    axes.set_xlim(-0.6, len(counts) - 0.4)
+    _client_ticks(axes, len(counts))
+    handles, labels = axes.get_legend_handles_labels()
+    # Read from the top down, as the bars are stacked; at most 20 entries per column.
+    axes.legend(
+        handles[::-1],
+        labels[::-1],
+        title="class",
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        frameon=False,
+        ncols=-(-len(names) // 20),
+        fontsize=9,
+    )
+    _clean(axes)
+
+
+def _sizes(axes: Axes, sizes: Array, many: bool) -> None:
+    clients = np.arange(len(sizes))
+    if many:
+        axes.fill_between(clients, sizes, step="mid", color=COLOURS[1], alpha=0.6, linewidth=0)
+        axes.step(clients, sizes, where="mid", color=COLOURS[0], linewidth=1.2)
+        axes.set_xlim(-0.5, len(sizes) - 0.5)
+    else:
+        axes.bar(clients, sizes, color=COLOURS[0], width=0.82)
+        axes.set_xlim(-0.6, len(sizes) - 0.4)
+    axes.set_ylabel("records")
+    axes.set_ylim(0, None)
+    axes.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+    _clean(axes)
+
+
+def _foreground(axes: Axes, counts: Array, many: bool) -> None:
+    share = 100.0 * counts[:, 1:].sum(axis=1) / np.maximum(counts.sum(axis=1), 1)
+    clients = np.arange(len(share))
+    if many:
+        axes.scatter(clients, share, s=8, color=COLOURS[2], linewidths=0)
+    else:
+        axes.bar(clients, share, color=COLOURS[2], width=0.82)
+    overall = 100.0 * counts[:, 1:].sum() / max(int(counts.sum()), 1)
+    axes.axhline(overall, color="#444444", linestyle="--", linewidth=1.0)
+    axes.set_ylim(0, max(1.0, 1.3 * float(share.max())))
+    axes.annotate(
+        f"all clients: {overall:.1f} %",
+        (1.0, 1.0),
+        xycoords="axes fraction",
+        xytext=(-4, -4),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+        fontsize=9,
+        color="#444444",
+    )
+    axes.set_ylabel("foreground pixels (%)")
+    _clean(axes)
+
+
+def _heatmap(axes: Axes, counts: Array, names: tuple[str, ...]) -> None:
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    image = axes.imshow(
+        share.T, aspect="auto", cmap="cividis", vmin=0.0, vmax=1.0, interpolation="nearest"
+    )
+    axes.set_yticks(range(len(names)), names, fontsize=9 if len(names) <= 12 else 6)
+    axes.figure.colorbar(image, ax=axes, label="share of the client's records", pad=0.01)
+
+
+def _colour(number: int, num_classes: int) -> Any:
+    if num_classes <= len(COLOURS):
+        return COLOURS[number]
+    from matplotlib import colormaps
+
+    return colormaps["cividis"](number / (num_classes - 1))
+
+
+def _client_ticks(axes: Axes, count: int) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    if count <= 20:
+        axes.set_xticks(range(count))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _clean(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _clients(count: int) -> str:
+    return "1 client" if count == 1 else f"{count:,} clients"

@@ -1,0 +1,37 @@
+"""`run.log`: everything that the project and Flower say while a run lasts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LOGGERS = ("dp_fedmed", "flwr")
+
+
+@contextmanager
+def log_to(path: Path) -> Iterator[None]:
+    """Send our own and Flower's log lines to a file as well, until the block ends."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter(FORMAT))
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+        handler.close()
+
+
+def quiet_console() -> None:
+    """Keep the console for the display: warnings of ours pass, Flower's chatter does not."""
+    flower = logging.getLogger("flwr")
+    for handler in list(flower.handlers):
+        handler.setLevel(logging.CRITICAL)

@@ -1,0 +1,217 @@
+"""The Flower ServerApp: wires one run together, from the configuration to the tested final model."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+
+from dp_fedmed.config import Config, ConfigError, from_run_config
+from dp_fedmed.data import DataSet, load_data, partition
+from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.local_grid import LocalGrid
+from dp_fedmed.federation.nodes import NodeError, wait_for_nodes
+from dp_fedmed.federation.run_directory import LOG_FILE, REPORT_FILE, RunDirectory
+from dp_fedmed.federation.sampling import make_sampler
+from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients
+from dp_fedmed.models import build_model
+from dp_fedmed.reporting.display import Display, LogDisplay
+from dp_fedmed.reporting.run_log import log_to
+from dp_fedmed.tasks import make_task
+from dp_fedmed.tasks.local_training import pick_device
+
+logger = logging.getLogger(__name__)
+
+COMPLETED = "completed"
+
+
+@dataclass
+class RunResult:
+    """How a run ended."""
+
+    run_dir: Path
+    stopped: str = COMPLETED
+    rounds: int = 0
+    selected_round: int = 0
+    val: dict[str, float] = field(default_factory=dict)
+    test: dict[str, float] = field(default_factory=dict)
+    clients: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class ServerRun:
+    """One run at the server: data, network, strategy, and the run directory."""
+
+    def __init__(self, config: Config, display: Display) -> None:
+        self.config, self.display = config, display
+        torch.set_num_threads(config.training.threads)
+        self.directory = RunDirectory.create(config)
+        self.result = RunResult(run_dir=self.directory.path)
+        self.task = make_task(config.task)
+        self.device = pick_device(config.training.device)
+        self._best: ArrayRecord | None = None
+
+    def run(self, grid: Grid, nodes: dict[str, int]) -> RunResult:
+        """Train, then choose, test and save the final model; a stopped run keeps its last one."""
+        started = time.perf_counter()
+        config = self.config
+        self.data = load_data(config.data, seed=config.seed)
+        self._describe_clients(len(nodes))
+        self.model = build_model(
+            config.model,
+            input_shape=self.data.input_shape,
+            num_classes=self.data.num_classes,
+            seed=config.seed,
+        ).to(self.device)
+        strategy = DPStrategy(
+            config.federation,
+            nodes=nodes,
+            sampler=make_sampler(config.federation, seed=config.seed),
+            seed=config.seed,
+            on_round=self._on_round,
+        )
+        initial = model_arrays.to_record(model_arrays.model_state(self.model))
+        strategy.arrays = initial
+        try:
+            with self.display:
+                strategy.start(
+                    grid,
+                    initial,
+                    num_rounds=config.federation.num_rounds,
+                    timeout=config.federation.round_timeout,
+                    evaluate_fn=self._validate,
+                )
+        except TooFewClients as error:
+            self.result.stopped = str(error)
+            logger.error("%s", error)
+        except KeyboardInterrupt:
+            self.result.stopped = f"interrupted after round {self.result.rounds}"
+            logger.error("%s", self.result.stopped)
+        self._finish(strategy.arrays)
+        self.result.seconds = time.perf_counter() - started
+        self.display.summary(config, self.result)
+        return self.result
+
+    def _describe_clients(self, num_clients: int) -> None:
+        """Who has what, as a picture: only a simulation knows."""
+        from dp_fedmed.reporting.partition import plot_partition
+
+        parts = partition(
+            self.data, self.config.data.partition, num_clients=num_clients, seed=self.config.seed
+        )
+        plot_partition(self.data, parts, self.directory.path / "partition.png")
+
+    def _validate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Validation metrics of a round's model; in style `none` they choose the final model."""
+        metrics = self._evaluate(arrays, "val")
+        wanted = metrics.get(self.config.task.metric)
+        held = self.result.val.get(self.config.task.metric)
+        sign = 1.0 if self.task.larger_is_better else -1.0
+        if wanted is not None and (held is None or sign * wanted > sign * held):
+            self.result.val, self.result.selected_round = metrics, server_round
+            self._best = arrays
+        return MetricRecord(dict(metrics)) if metrics else None
+
+    def _evaluate(self, arrays: ArrayRecord, split: str) -> dict[str, float]:
+        model_arrays.load_state(self.model, model_arrays.from_record(arrays))
+        metrics = self.task.evaluate(self.model, getattr(self.data, split), self.device)
+        return {key: value for key, value in metrics.items() if abs(value) < float("inf")}
+
+    def _on_round(self, record: RoundRecord) -> None:
+        self.result.rounds = record.server_round
+        self.result.clients = record.client_metrics or self.result.clients
+        row: dict[str, Any] = {
+            "round": record.server_round,
+            "cohort": len(record.cohort),
+            "failed": sorted(record.failed),
+            "train_loss": record.train_loss,
+            "val": record.server_metrics,
+            "seconds": round(record.seconds, 4),
+        }
+        if record.client_metrics:
+            row["clients"] = record.client_metrics
+        self.directory.append_metrics(row)
+        self.display.round(record)
+
+    def _finish(self, last: ArrayRecord) -> None:
+        """Write the final model and touch the test data, once."""
+        final = self._best if self._best is not None else last
+        if self._best is None:
+            self.result.selected_round = self.result.rounds
+        self.directory.save_model(model_arrays.from_record(final))
+        self.result.test = self._evaluate(final, "test")
+        self.directory.append_metrics(
+            {
+                "final": True,
+                "stopped": self.result.stopped,
+                "selected_round": self.result.selected_round,
+                "val": self.result.val,
+                "test": self.result.test,
+            }
+        )
+        self.directory.write_json(REPORT_FILE, privacy_report(self.config))
+
+
+def privacy_report(config: Config) -> dict[str, Any]:
+    """What a run guarantees, in words and numbers."""
+    return {
+        "schema": 1,
+        "style": str(config.privacy.style),
+        "guarantees": [],
+        "statement": (
+            "No differential privacy. The server saw every client's update in the clear, and the "
+            "final model, its selection and all metrics may reveal any training record."
+        ),
+    }
+
+
+def serve(
+    grid: Grid, config: Config, display: Display, *, num_clients_given: bool = True
+) -> RunResult:
+    """Run a configuration on a grid, whichever engine is behind it."""
+    expected = config.federation.num_clients if num_clients_given else None
+    nodes = wait_for_nodes(
+        grid, expected=expected, timeout=config.federation.connect_timeout
+    )
+    if len(nodes) != config.federation.num_clients:
+        if num_clients_given:
+            raise NodeError(
+                f"{len(nodes)} clients are connected, but federation.num_clients="
+                f"{config.federation.num_clients}: make the two equal"
+            )
+        config = config.replace(federation=replace(config.federation, num_clients=len(nodes)))
+    run = ServerRun(config, display)
+    with log_to(run.directory.path / LOG_FILE):
+        return run.run(grid, nodes)
+
+
+def build_server_app(
+    config: Config | None = None,
+    *,
+    display: Display | None = None,
+    on_result: Callable[[RunResult], None] = lambda result: None,
+) -> ServerApp:
+    """The ServerApp for a configuration; without one, for Flower's run-config."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        shown = display or LogDisplay()
+        if config is not None:
+            on_result(serve(grid, config, shown))
+            return
+        given = from_run_config(context.run_config)
+        explicit = "federation.num_clients" in str(context.run_config.get("overrides", ""))
+        on_result(serve(grid, given, shown, num_clients_given=explicit))
+
+    return app
+
+
+app = build_server_app()
