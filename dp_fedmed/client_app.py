@@ -52,13 +52,18 @@ class ClientRuntime:
         )
         return model.to(self.device)
 
+    @functools.cached_property
+    def state(self) -> model_arrays.ModelState:
+        """The network's weights."""
+        return model_arrays.ModelState(self.model)
+
     def preload(self, num_clients: int) -> None:
         """Load what every client needs, so that processes forked from this one share it."""
         data = load_data(self.config.data, seed=self.config.seed)
         partition(
             data, self.config.data.partition, num_clients=num_clients, seed=self.config.seed
         )
-        make_optimizer(self.model, self.config.training)  # torch imports its compiler at the first
+        make_optimizer(self.model, self.config.training)  # the first one makes torch import more
 
     def records(self, node_config: Mapping[str, Any]) -> tuple[Records, Records]:
         """(training, validation) records of the client that this node-config names.
@@ -92,7 +97,7 @@ class ClientRuntime:
         name = client_name(context.node_config)
         server_round = int(message.content.config_records["config"]["round"])  # type: ignore[arg-type]
         received = model_arrays.from_record(message.content.array_records["arrays"])
-        model_arrays.load_state(self.model, received)
+        self.state.load(received)
         records, _ = self.records(context.node_config)
         result = train_locally(
             self.model,
@@ -102,7 +107,7 @@ class ClientRuntime:
             rng=stream(self.config.seed, "train", name, server_round),
             device=self.device,
         )
-        trained = model_arrays.model_state(self.model)
+        trained = self.state.read()
         update = {key: np.subtract(trained[key], received[key]) for key in received}
         metrics = {"num-examples": len(records), "train_loss": result.loss, "steps": result.steps}
         return RecordDict(
@@ -113,7 +118,7 @@ class ClientRuntime:
         """Evaluate the model on this client's validation records."""
         self._enter()
         received = model_arrays.from_record(message.content.array_records["arrays"])
-        model_arrays.load_state(self.model, received)
+        self.state.load(received)
         _, records = self.records(context.node_config)
         metrics = self.task.evaluate(self.model, records, self.device)
         return RecordDict({"metrics": MetricRecord({**metrics, "num-examples": len(records)})})

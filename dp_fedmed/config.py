@@ -219,6 +219,7 @@ class Config:
 
 
 GROUPS = ("task", "privacy", "federation", "engine", "training")
+RUN_CONFIG_GROUPS = ("task", "privacy", "federation", "training")  # the engine is Flower's there
 SKEWS = ("linear", "square", "exponential")
 
 
@@ -302,7 +303,10 @@ def from_dictconfig(tree: DictConfig) -> Config:
     return config
 
 
-def from_run_config(run_config: Mapping[str, Any], extra: Iterable[str] = ()) -> Config:
+_STAMP = "%Y-%m-%d_%H-%M-%S-%f"
+
+
+def from_run_config(run_config: Mapping[str, Any]) -> Config:
     """The configuration that Flower's run-config describes.
 
     The run-config carries the group choices by name, `run-dir`, and `overrides`: one string of
@@ -311,14 +315,18 @@ def from_run_config(run_config: Mapping[str, Any], extra: Iterable[str] = ()) ->
     >>> from_run_config({"task": "digits", "overrides": "seed=7 federation.num_rounds=3"}).seed
     7
     """
-    chosen = [f"{group}={run_config[group]}" for group in GROUPS if run_config.get(group)]
+    chosen = [f"{group}={run_config[group]}" for group in RUN_CONFIG_GROUPS if run_config.get(group)]
     try:
         further = shlex.split(str(run_config.get("overrides", "")))
     except ValueError as error:
         raise ConfigError(f"run-config key 'overrides' cannot be split: {error}") from error
     if run_config.get("run-dir"):
         further.append(f"run_dir={_quoted(str(run_config['run-dir']))}")
-    return compose([*chosen, *further, *extra])
+    elif not any(word.startswith("run_dir=") for word in further):
+        # The app's folder is Flower's bundle and its working directory the SuperLink's.
+        runs = Path.home() / "dp_fedmed" / "checkpoints"
+        chosen.append(f"run_dir={runs}/${{now:{_STAMP}}}_${{task.name}}_${{privacy.style}}")
+    return compose([*chosen, *further])
 
 
 def _quoted(value: str) -> str:

@@ -23,7 +23,7 @@ from dp_fedmed.federation.sampling import make_sampler
 from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients
 from dp_fedmed.models import build_model
 from dp_fedmed.reporting.display import Display, LogDisplay
-from dp_fedmed.reporting.run_log import log_to
+from dp_fedmed.reporting.run_log import log_to, show_on_stdout
 from dp_fedmed.tasks import make_task
 from dp_fedmed.tasks.local_training import pick_device
 
@@ -77,7 +77,8 @@ class ServerRun:
             seed=config.seed,
             on_round=self._on_round,
         )
-        initial = model_arrays.to_record(model_arrays.model_state(self.model))
+        self.state = model_arrays.ModelState(self.model)
+        initial = model_arrays.to_record(self.state.read())
         strategy.arrays = initial
         try:
             with self.display:
@@ -120,7 +121,7 @@ class ServerRun:
         return MetricRecord(dict(metrics)) if metrics else None
 
     def _evaluate(self, arrays: ArrayRecord, split: str) -> dict[str, float]:
-        model_arrays.load_state(self.model, model_arrays.from_record(arrays))
+        self.state.load(model_arrays.from_record(arrays))
         metrics = self.task.evaluate(self.model, getattr(self.data, split), self.device)
         return {key: value for key, value in metrics.items() if abs(value) < float("inf")}
 
@@ -207,6 +208,7 @@ def build_server_app(
         if config is not None:
             on_result(serve(grid, config, shown))
             return
+        show_on_stdout()
         given = from_run_config(context.run_config)
         explicit = "federation.num_clients" in str(context.run_config.get("overrides", ""))
         on_result(serve(grid, given, shown, num_clients_given=explicit))

@@ -46,24 +46,32 @@ class RoundRecord:
     seconds: float = 0.0
 
 
-@dataclass
 class _Sum:
     """The weighted sum of updates in float64, in the order in which they are added."""
 
-    total: dict[str, np.ndarray[Any, Any]]
-    weight: float = 0.0
+    BLOCK = 32_768  # values at a time, so that the float64 products stay in the cache
 
-    @classmethod
-    def zeros_like(cls, model: Mapping[str, np.ndarray[Any, Any]]) -> _Sum:
-        return cls({name: np.zeros(value.shape) for name, value in model.items()})
+    def __init__(self, model: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        self.total = {name: np.zeros(value.size) for name, value in model.items()}
+        self.shapes = {name: value.shape for name, value in model.items()}
+        self.weight = 0.0
+        self._product = np.empty(self.BLOCK)
 
     def add(self, update: Mapping[str, np.ndarray[Any, Any]], weight: float) -> None:
-        for name, value in update.items():
-            self.total[name] += value if weight == 1.0 else np.multiply(value, weight, dtype=np.float64)
+        for name, total in self.total.items():
+            flat = update[name].reshape(-1)
+            for start in range(0, flat.size, self.BLOCK):
+                part = flat[start : start + self.BLOCK]
+                product = self._product[: part.size]
+                np.multiply(part, weight, out=product, dtype=np.float64)
+                total[start : start + self.BLOCK] += product
         self.weight += weight
 
     def mean(self) -> dict[str, np.ndarray[Any, Any]]:
-        return {name: value / self.weight for name, value in self.total.items()}
+        return {
+            name: (total / self.weight).reshape(self.shapes[name])
+            for name, total in self.total.items()
+        }
 
 
 class DPStrategy(Strategy):
@@ -155,7 +163,7 @@ class DPStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The next model, or None when nobody contributed; and the mean training loss."""
         model = model_arrays.from_record(self.arrays)
-        updates, losses = _Sum.zeros_like(model), []
+        updates, losses = _Sum(model), []
         for name, reply in self._in_name_order(self._record.cohort, replies):
             contribution = self._contribution(name, reply, model)
             if contribution is not None:

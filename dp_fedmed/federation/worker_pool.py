@@ -6,6 +6,7 @@ holds up to two jobs: one that it computes and one that waits, so that it never 
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -195,7 +196,9 @@ class _Worker:
         process = context.Process(  # type: ignore[attr-defined]
             target=_work, args=(theirs, [*others, ours], app, run_id, shared, slots), daemon=True
         )
+        gc.freeze()  # a worker's collector must not touch, and so copy, what it shares with us
         process.start()
+        gc.unfreeze()
         theirs.close()
         return cls(process, ours, slots)
 

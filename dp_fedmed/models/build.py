@@ -50,6 +50,7 @@ def layer_problems(model: nn.Module) -> list[str]:
     """Why DP-SGD cannot use this model, one sentence a layer; empty when it can."""
     from opacus.validators import ModuleValidator
 
+    model.train()  # the validator speaks of training only
     problems = []
     for name, module in model.named_modules():
         errors = ModuleValidator.validate(module, strict=False)

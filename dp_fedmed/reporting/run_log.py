@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,16 @@ def log_to(path: Path) -> Iterator[None]:
             logger.removeHandler(handler)
             logger.setLevel(level)
         handler.close()
+
+
+def show_on_stdout() -> None:
+    """Print our log lines, for Flower's log stream; safe to call twice."""
+    ours = logging.getLogger("dp_fedmed")
+    if not ours.handlers:
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        ours.addHandler(handler)
+        ours.setLevel(logging.INFO)
 
 
 def quiet_console() -> None:

@@ -1,0 +1,44 @@
+"""`python -m bench [part ...]`: run the parts, print one table each, exit 1 if a target is missed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from rich.console import Console
+
+from bench.rows import Row, table
+
+PARTS = {
+    "startup": "how fast the command line answers",
+    "idle_round": "what a round costs with clients that do nothing, on each engine",
+    "real_round": "a whole round with real work, against a bare two-process PyTorch loop",
+    "scaling": "two workers against one, and the default experiment on local against Ray",
+    "many_clients": "memory with ten thousand clients",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "parts", nargs="*", help="; ".join(f"{name}: {what}" for name, what in PARTS.items())
+    )
+    chosen = parser.parse_args().parts or list(PARTS)
+    unknown = set(chosen) - set(PARTS)
+    if unknown:
+        parser.error(f"no part {sorted(unknown)[0]!r}: choose from {', '.join(PARTS)}")
+    console = Console()
+    rows: list[Row] = []
+    for part in chosen:
+        with console.status(f"measuring {part}: {PARTS[part]}"):
+            measured = importlib.import_module(f"bench.{part}").rows()
+        console.print(table(measured, f"{part}: {PARTS[part]}"))
+        rows += measured
+    missed = [row.name for row in rows if row.met is False]
+    console.print(f"{len(rows) - len(missed)} of {len(rows)} figures within their targets")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

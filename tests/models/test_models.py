@@ -1,0 +1,118 @@
+"""Networks: shapes, reproducible weights, and layers that DP-SGD accepts."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from dp_fedmed.config import ConfigError, ModelConfig
+from dp_fedmed.models import build_model, layer_problems
+
+HERE = __name__
+
+
+class WithBatchNorm(nn.Module):
+    """A user's own network, with a layer that mixes records."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, num_classes))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.stem(x)))
+
+
+def make_nothing() -> str:
+    return "not a network"
+
+
+def build(target: str, *, fix: bool = True, seed: int = 0, **args: object) -> nn.Module:
+    config = ModelConfig(_target_=target, args=args, fix=fix)
+    return build_model(config, input_shape=(1, 16, 16), num_classes=3, seed=seed)
+
+
+@pytest.mark.parametrize("name", ["MLP", "SmallCNN", "resnet18"])
+def test_classifiers_give_one_logit_per_class_and_suit_dp_sgd(name: str) -> None:
+    model = build(f"dp_fedmed.models.{name}")
+    assert model(torch.zeros(2, 1, 16, 16)).shape == (2, 3)
+    assert layer_problems(model) == []
+
+
+def test_resnet18_takes_large_and_coloured_images() -> None:
+    config = ModelConfig(_target_="dp_fedmed.models.resnet18")
+    for shape in ((3, 64, 64), (1, 64, 64)):
+        assert build_model(config, input_shape=shape, num_classes=2, seed=0)
+
+
+@pytest.mark.parametrize("size", [(16, 16), (17, 23), (31, 12)])
+def test_unet_keeps_any_image_size(size: tuple[int, int]) -> None:
+    config = ModelConfig(_target_="dp_fedmed.models.UNet", args={"channels": [4, 8, 16]})
+    model = build_model(config, input_shape=(1, *size), num_classes=2, seed=0)
+    assert model(torch.zeros(2, 1, *size)).shape == (2, 2, *size)
+    assert layer_problems(model) == []
+
+
+def test_weights_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    first = build("dp_fedmed.models.SmallCNN", seed=5)
+    torch.manual_seed(2)
+    second = build("dp_fedmed.models.SmallCNN", seed=5)
+    other = build("dp_fedmed.models.SmallCNN", seed=6)
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert not torch.equal(next(first.parameters()), next(other.parameters()))
+
+
+def test_building_a_model_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    build("dp_fedmed.models.MLP")
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_batch_norm_is_replaced_with_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="dp_fedmed"):
+        model = build(f"{HERE}.WithBatchNorm")
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+    assert any(isinstance(module, nn.GroupNorm) for module in model.modules())
+    assert len(caplog.records) == 1
+    assert "norm" in caplog.text
+
+
+def test_batch_norm_is_refused_by_name_when_not_to_be_fixed() -> None:
+    with pytest.raises(ConfigError, match=r"model\.fix=false.*'norm' \(BatchNorm2d\)"):
+        build(f"{HERE}.WithBatchNorm", fix=False)
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nowhere.MyNet", "cannot be imported"),
+        ("dp_fedmed.models.Nothing", "cannot be imported"),
+        (f"{HERE}.HERE", "is not a class or function"),
+        (f"{HERE}.make_nothing", "not a torch.nn.Module"),
+    ],
+)
+def test_a_wrong_target_is_named(target: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        build(target)
+
+
+def test_an_argument_that_the_network_does_not_take_is_named() -> None:
+    with pytest.raises(ConfigError, match="depth"):
+        build("dp_fedmed.models.MLP", depth=3)
+
+
+def test_outputs_that_do_not_fit_the_classes_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"model\.args\.num_classes=3"):
+        build("dp_fedmed.models.MLP", num_classes=7)
+
+
+def test_an_image_too_small_for_the_network_is_explained() -> None:
+    with pytest.raises(ConfigError, match="at most 4 entries"):
+        build("dp_fedmed.models.SmallCNN", channels=[2] * 5)

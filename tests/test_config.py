@@ -1,0 +1,134 @@
+"""The configuration: typed, validated once, and helpful about mistakes."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from dp_fedmed.config import (
+    _RANGES,
+    Config,
+    ConfigError,
+    _keys,
+    compose,
+    conf_dir,
+    from_run_config,
+    get,
+)
+
+
+def test_every_choice_of_every_group_composes() -> None:
+    for group in ("privacy", "federation", "engine", "training", "task"):
+        for file in (conf_dir() / group).glob("*.yaml"):
+            assert compose([f"{group}={file.stem}"])
+
+
+def test_scientific_notation_without_a_dot_is_a_float(tmp_path: Path) -> None:
+    assert compose(["training.lr=1e-5"]).training.lr == 1e-5
+    assert compose(["federation.server_tau='1e-5'"]).federation.server_tau == 1e-5
+    assert compose(["model.args.eps=1e-5"]).model.args["eps"] == 1e-5
+
+
+def test_the_tree_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        compose().training.lr = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("federation.num_round=3", "did you mean 'federation.num_rounds'"),
+        ("lr=3", "did you mean 'training.lr'"),
+        ("task=digit", "did you mean 'digits'"),
+        ("training=fast", "choose from images, segmentation, tabular"),
+        ("training.lr=fast", "training.lr=fast"),
+        ("training.lr=nan", "training.lr=nan is not a finite number"),
+        ("training.lr=-1", "training.lr=-1.0 is out of range"),
+        ("training.lr=0", "give a value from 1e-12 to 1000"),
+        ("seed=1.5", "seed=1.5"),
+        ("federation.num_clients=1e3", "federation.num_clients"),
+        ("model.fix=maybe", "model.fix=maybe"),
+        ("federation.server_optimizer=foo", "fedavg, fedavgm, fedadam"),
+        ("data.partition.skew=cubic", "linear, square, exponential"),
+        ("training.device=tpu", "auto, cpu, cuda"),
+        ("task.metric=dice", "accuracy, balanced_accuracy"),
+        ("task.loss=dice_ce", "task.kind=classification"),
+        ("model._target_=MyNet", "dotted import path"),
+        ("just a word", "write key=value"),
+        ("+made.up=1", "unknown key 'made.up'"),
+        ("privacy=sample", "privacy=sample is not offered"),
+    ],
+)
+def test_a_mistake_names_the_key_and_a_way_out(override: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose([override])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "keys"),
+    [
+        (["federation.min_clients=9"], ["federation.min_clients=9", "federation.num_clients=5"]),
+        (
+            ["federation.min_clients=3", "federation.sample_rate=0.2"],
+            ["federation.min_clients=3", "federation.sample_rate=0.2"],
+        ),
+        (
+            ["federation.sampler=all", "federation.sample_rate=0.5"],
+            ["federation.sampler=all", "federation.sample_rate=0.5"],
+        ),
+        (
+            ["data.val_fraction=0.5", "data.test_fraction=0.5"],
+            ["data.val_fraction=0.5", "data.test_fraction=0.5"],
+        ),
+        (
+            ["engine.workers=1", "federation.round_timeout=3"],
+            ["federation.round_timeout=3", "engine.workers=1"],
+        ),
+        (["engine.address=auto"], ["engine.address=auto", "engine=ray"]),
+    ],
+)
+def test_a_contradiction_names_both_keys(overrides: list[str], keys: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(overrides)
+    assert all(key in str(caught.value) for key in keys)
+
+
+def test_every_number_in_the_tree_has_a_range() -> None:
+    numbers = {
+        item
+        for item in _keys(Config)
+        if isinstance(get(compose(), item), int | float) and not isinstance(get(compose(), item), bool)
+    }
+    assert numbers <= {key for key, _, _ in _RANGES}
+
+
+def test_flower_run_config_composes_the_same_tree(tmp_path: Path) -> None:
+    folder = f"{tmp_path}/a run, with = signs"
+    run_config = {
+        "task": "digits",
+        "privacy": "none",
+        "federation": "",
+        "overrides": "federation.num_rounds=3 model.args.channels='[4, 8]'",
+        "run-dir": folder,
+    }
+    from_flower = from_run_config(run_config)
+    from_hydra = compose(
+        ["task=digits", "federation.num_rounds=3", "model.args.channels=[4,8]", "run_dir=/x"]
+    )
+    assert from_flower.run_dir == folder
+    assert dataclasses.replace(from_flower, run_dir="/x") == from_hydra
+
+
+def test_a_run_config_without_a_run_dir_does_not_write_into_flowers_bundle() -> None:
+    chosen = Path(from_run_config({"task": "digits"}).run_dir)
+    assert chosen.is_absolute()
+    assert chosen.is_relative_to(Path.home())
+
+
+def test_an_unbalanced_quote_in_overrides_is_named() -> None:
+    with pytest.raises(ConfigError, match="'overrides' cannot be split"):
+        from_run_config({"overrides": "seed='1"})
