@@ -18,7 +18,8 @@ def derive_seed(seed: int, *labels: str | int) -> int:
     >>> derive_seed(0, "batches", 1, 12) == derive_seed(0, "batches", 11, 2)
     False
     """
-    text = "\x1f".join([str(seed), *(f"{type(label).__name__}:{label}" for label in labels)])
+    kinds = ("s" if isinstance(label, str) else "i" for label in labels)
+    text = "\x1f".join([str(seed), *(f"{k}{label}" for k, label in zip(kinds, labels, strict=True))])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "big")
 
 

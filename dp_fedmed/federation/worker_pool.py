@@ -121,13 +121,16 @@ class WorkerPool:
                 if parcel.buffers and worker.jobs:
                     continue  # bytes that go by pipe wait until the worker is listening
                 position = waiting.popleft()
-                worker.give(position, jobs[position], parcel, broadcast)
+                try:
+                    worker.give(position, jobs[position], parcel, broadcast)
+                except OSError:  # it is dead: this job waits for another, `_collect` sees to the rest
+                    waiting.appendleft(position)
+                    if not worker.jobs:
+                        worker.stop()
+                        self._workers[index] = None
 
     def _worker(self, index: int) -> _Worker:
         worker = self._workers[index]
-        if worker is not None and not worker.jobs and not worker.process.is_alive():
-            worker.stop()
-            worker = self._workers[index] = None
         if worker is None:
             others = [w.connection for w in self._workers if w is not None]
             worker = _Worker.start(self._fork, self.app, self.run_id, self._shared, others)
@@ -139,6 +142,8 @@ class WorkerPool:
     ) -> None:
         """Wait for one event: a reply, a worker's death, or the deadline."""
         busy = {w.connection: i for i, w in enumerate(self._workers) if w is not None and w.jobs}
+        if not busy:
+            return  # every worker died idle: the next dispatch starts new ones
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready = wait(list(busy), remaining)
         if not ready:
@@ -210,20 +215,10 @@ class _Worker:
         broadcast: tuple[int, Described, list[int]] | None,
     ) -> None:
         meta = job.message.metadata
-        state = take_apart(job.state)
+        header = (job.node_id, job.node_config, meta.message_type, meta.group_id, meta.ttl)
+        slot = self.given % SLOTS
+        self.connection.send((slot, header, parcel, take_apart(job.state), broadcast))
         self.jobs.append(position)
-        try:
-            self.connection.send(
-                (
-                    self.given % SLOTS,
-                    (job.node_id, job.node_config, meta.message_type, meta.group_id, meta.ttl),
-                    parcel,
-                    state,
-                    broadcast,
-                )
-            )
-        except OSError:
-            return  # it died while idle: `_collect` sees the closed pipe and fails this job
         self.given += 1
 
     def take(self) -> tuple[int, Outcome]:

@@ -1,0 +1,20 @@
+"""Data sets and how simulated clients share them.
+
+`load_data` gives the records, `partition` says who holds which, `split_client` cuts one client's
+local validation part. Only numpy is imported here; each loader imports what it needs.
+"""
+
+from dp_fedmed.data.partitioning import partition
+from dp_fedmed.data.records import DataSet, Records
+from dp_fedmed.data.registry import LOADERS, load_data
+from dp_fedmed.data.splits import split_client, split_records
+
+__all__ = [
+    "LOADERS",
+    "DataSet",
+    "Records",
+    "load_data",
+    "partition",
+    "split_client",
+    "split_records",
+]

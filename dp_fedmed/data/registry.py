@@ -1,0 +1,94 @@
+"""From `data.name` to a loaded data set: the built-in names, and anybody's own by import path."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+from collections.abc import Callable
+from functools import lru_cache
+
+from dp_fedmed.config import ConfigError, DataConfig, PartitionConfig
+from dp_fedmed.data.records import DataSet
+
+Loader = Callable[[DataConfig, int], DataSet]
+
+# Import paths, so that naming one data set does not import the libraries of the others.
+LOADERS: dict[str, str] = {
+    "breast_cancer": "dp_fedmed.data.tabular.load_breast_cancer",
+    "cells": "dp_fedmed.data.cells.load_cells",
+    "digits": "dp_fedmed.data.tabular.load_digits",
+    "fashion_mnist": "dp_fedmed.data.idx.load_fashion_mnist",
+    "medmnist": "dp_fedmed.data.medmnist.load_medmnist",
+    "nnunet_folder": "dp_fedmed.data.nnunet.load_nnunet_folder",
+}
+
+
+def load_data(config: DataConfig, *, seed: int) -> DataSet:
+    """The data set that ``data.name`` names, loaded once per process.
+
+    Your own data set is a function that takes ``(config: DataConfig, seed: int)`` and returns a
+    `DataSet`; put its import path in the config and leave the rest as it is::
+
+        # my_package/my_module.py
+        def load(config: DataConfig, seed: int) -> DataSet:
+            scans = Records(x=..., y=..., groups=hospital_of_each_scan)
+            train, val, test = split_records(
+                scans,
+                val_fraction=config.val_fraction,
+                test_fraction=config.test_fraction,
+                seed=seed,
+            )
+            return DataSet(train, val, test, num_classes=2, class_names=("healthy", "ill"))
+
+        dp-fedmed run data.name=my_package.my_module.load data.path=/data/scans
+
+    Everything in the process shares the arrays: do not write into them (`Records.subset` copies).
+
+    Args:
+        config: the ``data`` section.
+        seed: the run's seed; it decides the cut into parts, and what a generator draws.
+
+    Raises:
+        ConfigError: for an unknown name or an input that cannot be read.
+
+    >>> dataset = load_data(DataConfig(name="breast_cancer"), seed=0)
+    >>> dataset.input_shape, dataset.class_names
+    ((30,), ('malignant', 'benign'))
+    """
+    # How records are spread over clients changes nothing here: one load serves all partitions.
+    relevant = dataclasses.replace(config, partition=PartitionConfig(), client_val_fraction=0.0)
+    return _load(relevant, seed)
+
+
+@lru_cache(maxsize=4)
+def _load(config: DataConfig, seed: int) -> DataSet:
+    dataset = find_loader(config.name)(config, seed)
+    if not isinstance(dataset, DataSet):
+        raise ConfigError(
+            f"data.name={config.name} returned {type(dataset).__name__}: "
+            "return a dp_fedmed.data.DataSet"
+        )
+    return dataset
+
+
+def find_loader(name: str) -> Loader:
+    """The loader function for a built-in name or a dotted import path."""
+    if name not in LOADERS and "." not in name:
+        close = difflib.get_close_matches(name, LOADERS, n=2, cutoff=0.5)
+        nearest = f" (did you mean {' or '.join(close)}?)" if close else ""
+        raise ConfigError(
+            f"data.name={name} is not a data set{nearest}: choose from {', '.join(LOADERS)}, "
+            "or give the import path of your own, my_package.my_module.load"
+        )
+    path, _, attribute = LOADERS.get(name, name).rpartition(".")
+    try:
+        loader = getattr(importlib.import_module(path), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"data.name={name} cannot be imported ({error}): give package.module.function of a "
+            "function (config, seed) -> DataSet that Python can import"
+        ) from error
+    if not callable(loader):
+        raise ConfigError(f"data.name={name} is {type(loader).__name__}, not a function")
+    return loader  # type: ignore[no-any-return]

@@ -1,0 +1,86 @@
+"""The cuts into training, validation and test records, and one client's own validation part."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dp_fedmed.config import ConfigError
+from dp_fedmed.data.records import Array, Indices, Records
+from dp_fedmed.randomness import stream
+
+
+def stratified_cut(
+    strata: Array, sizes: tuple[int, ...], *, seed: int, purpose: str
+) -> tuple[Indices, ...]:
+    """Disjoint sorted index arrays of these sizes, then one of the rest, alike in strata.
+
+    Records are ordered by their (random) rank within their stratum, as a fraction of its size, so
+    that any stretch of the order holds each stratum in proportion, to within one record.
+
+    >>> first, rest = stratified_cut(np.array([0, 0, 0, 1, 1, 1]), (2,), seed=0, purpose="doc")
+    >>> len(first), len(rest)
+    (2, 4)
+    """
+    rng = stream(seed, "cut", purpose)
+    position = np.empty(len(strata))
+    for stratum in np.unique(strata):
+        members = np.flatnonzero(strata == stratum)
+        position[rng.permutation(members)] = (np.arange(len(members)) + 0.5) / len(members)
+    order = np.lexsort((rng.permutation(len(strata)), position))
+    return tuple(np.sort(piece) for piece in np.split(order, np.cumsum(sizes)))
+
+
+def split_records(
+    records: Records,
+    *,
+    val_fraction: float,
+    test_fraction: float,
+    seed: int,
+    strata: Array | None = None,
+    test: Records | None = None,
+) -> tuple[Records, Records, Records]:
+    """Cut records into (train, val, test); with a test part of its own only val is cut.
+
+    Args:
+        records: what is cut.
+        val_fraction: share of all records for validation, at least one record.
+        test_fraction: share of all records for the test, at least one record; unused with `test`.
+        seed: the run's seed.
+        strata: what to balance over the parts; the class ids unless given.
+        test: an official test part, kept whole.
+
+    Raises:
+        ConfigError: if a part would be empty.
+    """
+    n = len(records)
+    num_val = max(1, round(n * val_fraction))
+    num_test = 0 if test is not None else max(1, round(n * test_fraction))
+    if num_val + num_test >= n:
+        raise ConfigError(
+            f"data.val_fraction={val_fraction:g} and data.test_fraction={test_fraction:g} of {n} "
+            "records leave nothing to train on: lower them or give more records"
+        )
+    labels = strata if strata is not None else records.y
+    test_rows, val_rows, train_rows = stratified_cut(
+        labels, (num_test, num_val), seed=seed, purpose="train-val-test"
+    )
+    last = test if test is not None else records.subset(test_rows)
+    return records.subset(train_rows), records.subset(val_rows), last
+
+
+def split_client(
+    indices: Array, *, val_fraction: float, seed: int, client: int
+) -> tuple[Indices, Indices]:
+    """One client's (training, local validation) indices, both sorted.
+
+    A client with two records or more keeps at least one for validation; a client with one record
+    trains on it and has an empty validation part; ``val_fraction=0`` means no validation part.
+
+    >>> train, val = split_client(np.arange(10), val_fraction=0.2, seed=0, client=3)
+    >>> len(train), len(val)
+    (8, 2)
+    """
+    n = len(indices)
+    num_val = 0 if val_fraction <= 0 else min(max(1, round(n * val_fraction)), max(n - 1, 0))
+    order = stream(seed, "client-val", client).permutation(np.asarray(indices, dtype=np.int64))
+    return np.sort(order[num_val:]), np.sort(order[:num_val])

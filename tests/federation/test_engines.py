@@ -1,0 +1,132 @@
+"""The same apps on every engine: the same model, to the last bit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from dp_fedmed.config import Config
+from dp_fedmed.federation.engines import run_federation
+from dp_fedmed.federation.run_directory import RunDirectory
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {
+    "breast_cancer": ["federation.sample_rate=0.5", "federation.server_optimizer=fedadam"],
+    "digits": ["data.partition.name=dirichlet", "training.local_steps=3"],
+    "cells": ["data.num_records=40", "data.image_size=32", "model.args.channels=[4,8]"],
+}
+
+
+def final_model(config: Config) -> dict[str, np.ndarray]:
+    result = run_federation(config)
+    assert result.stopped == "completed"
+    return RunDirectory(result.run_dir).load_model()
+
+
+def same(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> bool:
+    return first.keys() == second.keys() and all(
+        first[name].tobytes() == second[name].tobytes() for name in first
+    )
+
+
+@pytest.mark.parametrize("task", list(SETTINGS))
+def test_one_worker_and_several_give_the_same_model(
+    task: str, small: Callable[..., Config]
+) -> None:
+    settings = [f"task={task}", *SETTINGS[task]]
+    one = final_model(small(*settings, "engine.workers=1"))
+    assert same(one, final_model(small(*settings, "engine.workers=2")))
+    assert same(one, final_model(small(*settings, "engine.workers=3")))
+    assert not same(one, final_model(small(*settings, "seed=1")))
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_model_as_local(small: Callable[..., Config]) -> None:
+    settings = ["task=digits", *SETTINGS["digits"]]
+    local = final_model(small(*settings))
+    assert same(local, final_model(small(*settings, "engine=ray", "engine.workers=2")))
+
+
+@pytest.fixture
+def flower(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """`flwr run` with a SuperLink of its own, which is stopped afterwards."""
+    home = tmp_path / "flower_home"
+    environment = {
+        **os.environ,
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    environment.pop("PYTHONPATH", None)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(Path(sys.executable).parent / "flwr"), "run", str(ROOT), "--stream", *arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=tmp_path,
+            timeout=240,
+        )
+
+    yield run
+    for process in psutil.process_iter(["cmdline"]):
+        if str(home) in " ".join(process.info["cmdline"] or []):
+            process.kill()
+
+
+@pytest.mark.slow
+def test_flwr_run_gives_the_same_model_as_local(
+    flower: Callable[..., subprocess.CompletedProcess[str]],
+    small: Callable[..., Config],
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "flower run"
+    done = flower(
+        "--federation-config",
+        "num-supernodes=3",
+        "--run-config",
+        f"task='digits' privacy='none' overrides='federation.num_rounds=2' run-dir='{folder}'",
+    )
+    deadline = time.monotonic() + 60
+    while not (folder / "privacy_report.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert (folder / "privacy_report.json").exists(), done.stdout + done.stderr
+    assert "round 2 · 3/3 clients" in done.stdout
+    local = final_model(small("task=digits", "federation.num_clients=3"))
+    assert same(local, RunDirectory(folder).load_model())
+
+
+def test_the_bundle_carries_code_and_conf_but_no_run(tmp_path: Path) -> None:
+    import zipfile
+
+    marker = ROOT / "checkpoints" / "test_bundle_run"
+    marker.mkdir(parents=True, exist_ok=True)
+    (marker / "metrics.jsonl").write_text("{}\n")
+    (marker / "private").mkdir(exist_ok=True)
+    (marker / "private" / "ledger.jsonl").write_text("{}\n")
+    try:
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "flwr"), "build", "--app", str(ROOT)],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr + done.stdout
+        bundle = next(tmp_path.glob("*.fab"))
+        names = zipfile.ZipFile(bundle).namelist()
+    finally:
+        for path in sorted(marker.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        marker.rmdir()
+    assert "conf/config.yaml" in names
+    assert "dp_fedmed/server_app.py" in names
+    assert not [n for n in names if "test_bundle_run" in n or "private/" in n]

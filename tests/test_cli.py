@@ -1,0 +1,124 @@
+"""The command line as a user meets it: real processes, real runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dp_fedmed.config import compose
+from dp_fedmed.federation.run_directory import RunDirectory
+
+
+def dp_fedmed(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from dp_fedmed.cli import entry; entry()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=240)
+
+
+def test_help_answers_without_importing_anything_heavy() -> None:
+    probe = (
+        "import sys; from dp_fedmed.cli import main; code = main(['--help']); "
+        "heavy = {'hydra', 'omegaconf', 'torch', 'flwr', 'numpy', 'rich'} & set(sys.modules); "
+        "assert not heavy, heavy; sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "dp-fedmed run task=digits" in done.stdout
+
+
+def test_run_help_and_config_listing_do_not_import_torch() -> None:
+    for arguments in (["run", "--help"], ["run", "--cfg", "job", "task=cells"]):
+        probe = (
+            f"import sys; from dp_fedmed.cli import main; main({arguments!r}); "
+            "heavy = {'torch', 'flwr', 'sklearn'} & set(sys.modules); assert not heavy, heavy"
+        )
+        done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "federation" in done.stdout
+
+
+def test_a_run_writes_its_directory_and_a_table(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = dp_fedmed("run", "federation.num_rounds=3", f"run_dir={folder}")
+    assert done.returncode == 0, done.stderr
+    assert "balanced_accuracy" in done.stdout
+    assert str(folder) in done.stdout
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "config.yaml",
+        "metrics.jsonl",
+        "model.safetensors",
+        "partition.png",
+        "privacy_report.json",
+        "run.log",
+    }
+    rows = RunDirectory(folder).metrics()
+    assert [row.get("round") for row in rows] == [0, 1, 2, 3, None]
+    assert rows[-1]["test"]["accuracy"] > 0.8
+    assert json.loads((folder / "privacy_report.json").read_text())["guarantees"] == []
+
+
+def test_two_runs_never_share_a_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert dp_fedmed("run", "federation.num_rounds=1", f"run_dir={folder}").returncode == 0
+    before = (folder / "model.safetensors").read_bytes()
+    again = dp_fedmed("run", "federation.num_rounds=2", f"run_dir={folder}")
+    assert again.returncode == 2
+    assert "already holds a run" in again.stderr
+    assert (folder / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rnu"], "did you mean 'run'"),
+        (["run", "federation.num_round=3"], "did you mean 'federation.num_rounds'"),
+        (["run", "task=digit"], "did you mean 'digits'"),
+        (["run", "federation.num_clients=100000"], "federation.num_clients"),
+        (["run", "task=medmnist"], "data.path"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_no_directory(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    where = [f"run_dir={folder}"] if arguments[0] == "run" else []
+    done = dp_fedmed(*arguments, *where)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not folder.exists()
+
+
+def test_a_sweep_runs_every_job_in_its_own_directory(tmp_path: Path) -> None:
+    done = dp_fedmed(
+        *("run", "--multirun", "task=digits,breast_cancer", "federation.num_clients=2,500"),
+        *("federation.num_rounds=1", f"run_dir={tmp_path}/sweep"),
+    )
+    assert done.returncode == 2, "500 breast-cancer clients have too few records"
+    assert "federation.num_clients" in done.stderr
+    kept = sorted(path.name for path in (tmp_path / "sweep").iterdir() if path.is_dir())
+    assert kept == ["0", "1", "2"]
+    assert "task: " in (tmp_path / "sweep" / "1" / "config.yaml").read_text()
+
+
+def test_data_shows_who_has_what(tmp_path: Path) -> None:
+    done = dp_fedmed("data", "data.partition.name=dirichlet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "malignant" in done.stdout
+    assert (tmp_path / "partition.png").stat().st_size > 5_000
+
+
+def test_the_written_config_gives_the_same_run_again(tmp_path: Path) -> None:
+    from omegaconf import OmegaConf
+
+    from dp_fedmed.config import from_dictconfig
+
+    config = compose(["task=digits", "training.lr=1e-5", f"run_dir={tmp_path}/x"])
+    directory = RunDirectory.create(config)
+    read = OmegaConf.load(directory.path / "config.yaml")
+    assert from_dictconfig(read) == config  # type: ignore[arg-type]
