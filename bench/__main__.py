@@ -1,4 +1,4 @@
-"""`python -m bench [part ...]`: run the parts, print one table each, exit 1 if a target is missed."""
+"""`python -m bench [part ...]`: one table a part; exit 1 if a target is missed."""
 
 from __future__ import annotations
 

@@ -60,6 +60,11 @@ def rows() -> list[Row]:
     settled = watch.bytes[ROUNDS // 2]
     return [
         Row("memory with 10,000 clients, cohort 100", max(watch.bytes) / 2**30, 2.0, "GB"),
-        Row("growth over the second half of the rounds", (watch.bytes[-1] - settled) / 2**20, 8, "MB"),
+        Row(
+            "growth over the second half of the rounds",
+            (watch.bytes[-1] - settled) / 2**20,
+            8,
+            "MB",
+        ),
         Row("a round of 100 clients", 1e3 * min(watch.seconds[2:]), None, "ms"),
     ]

@@ -75,12 +75,14 @@ class BareLoop:
             self.processes.append(process)
 
     def round(self, weights: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        """One round: the new weights."""
         for end in self.ends:
             end.send(weights)
         halves = [end.recv() for end in self.ends]
         return [w + (a + b) / COHORT for w, a, b in zip(weights, *halves, strict=True)]
 
     def close(self) -> None:
+        """Stop both processes."""
         for process in self.processes:
             process.kill()
             process.join()

@@ -60,9 +60,7 @@ class ClientRuntime:
     def preload(self, num_clients: int) -> None:
         """Load what every client needs, so that processes forked from this one share it."""
         data = load_data(self.config.data, seed=self.config.seed)
-        partition(
-            data, self.config.data.partition, num_clients=num_clients, seed=self.config.seed
-        )
+        partition(data, self.config.data.partition, num_clients=num_clients, seed=self.config.seed)
         make_optimizer(self.model, self.config.training)  # the first one makes torch import more
 
     def records(self, node_config: Mapping[str, Any]) -> tuple[Records, Records]:
@@ -109,10 +107,10 @@ class ClientRuntime:
         )
         trained = self.state.read()
         update = {key: np.subtract(trained[key], received[key]) for key in received}
-        metrics = {"num-examples": len(records), "train_loss": result.loss, "steps": result.steps}
-        return RecordDict(
-            {"arrays": model_arrays.to_record(update), "metrics": MetricRecord(metrics)}
+        metrics = MetricRecord(
+            {"num-examples": len(records), "train_loss": result.loss, "steps": result.steps}
         )
+        return RecordDict({"arrays": model_arrays.to_record(update), "metrics": metrics})
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
         """Evaluate the model on this client's validation records."""
@@ -130,7 +128,9 @@ class ClientRuntime:
             self._process = os.getpid()
 
 
-def build_client_app(config: Config | None = None, runtime: ClientRuntime | None = None) -> ClientApp:
+def build_client_app(
+    config: Config | None = None, runtime: ClientRuntime | None = None
+) -> ClientApp:
     """The ClientApp for a configuration; without one, for Flower's run-config.
 
     Args:
@@ -162,7 +162,9 @@ def build_client_app(config: Config | None = None, runtime: ClientRuntime | None
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        return _guarded("evaluate", lambda: runtime_for(context).evaluate(message, context), message)
+        return _guarded(
+            "evaluate", lambda: runtime_for(context).evaluate(message, context), message
+        )
 
     return app
 

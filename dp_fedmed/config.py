@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be right; the message names the key, the value and a value that works."""
+    """A setting that cannot be right; it names the key, the value and a value that works."""
 
 
 class TaskKind(StrEnum):
@@ -237,7 +237,7 @@ def conf_dir() -> Path:
 
 
 def default_runs_dir() -> str:
-    """Where run directories go when `run_dir` is not given: the checkout's, else the caller's folder."""
+    """Where run directories go without `run_dir`: the checkout's, else the caller's folder."""
     checkout = Path(__file__).resolve().parent.parent
     if (checkout / "pyproject.toml").is_file() and (checkout / "checkpoints").is_dir():
         return str(checkout / "checkpoints")
@@ -315,7 +315,9 @@ def from_run_config(run_config: Mapping[str, Any]) -> Config:
     >>> from_run_config({"task": "digits", "overrides": "seed=7 federation.num_rounds=3"}).seed
     7
     """
-    chosen = [f"{group}={run_config[group]}" for group in RUN_CONFIG_GROUPS if run_config.get(group)]
+    chosen = [
+        f"{group}={run_config[group]}" for group in RUN_CONFIG_GROUPS if run_config.get(group)
+    ]
     try:
         further = shlex.split(str(run_config.get("overrides", "")))
     except ValueError as error:

@@ -19,7 +19,9 @@ def derive_seed(seed: int, *labels: str | int) -> int:
     False
     """
     kinds = ("s" if isinstance(label, str) else "i" for label in labels)
-    text = "\x1f".join([str(seed), *(f"{k}{label}" for k, label in zip(kinds, labels, strict=True))])
+    text = "\x1f".join(
+        [str(seed), *(f"{k}{label}" for k, label in zip(kinds, labels, strict=True))]
+    )
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "big")
 
 

@@ -1,4 +1,4 @@
-"""The Flower ServerApp: wires one run together, from the configuration to the tested final model."""
+"""The Flower ServerApp: wires one run, from the configuration to the tested final model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from dp_fedmed.config import Config, ConfigError, from_run_config
-from dp_fedmed.data import DataSet, load_data, partition
+from dp_fedmed.config import Config, from_run_config
+from dp_fedmed.data import load_data, partition
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.local_grid import LocalGrid
 from dp_fedmed.federation.nodes import NodeError, wait_for_nodes
 from dp_fedmed.federation.run_directory import LOG_FILE, REPORT_FILE, RunDirectory
 from dp_fedmed.federation.sampling import make_sampler
@@ -178,9 +177,7 @@ def serve(
 ) -> RunResult:
     """Run a configuration on a grid, whichever engine is behind it."""
     expected = config.federation.num_clients if num_clients_given else None
-    nodes = wait_for_nodes(
-        grid, expected=expected, timeout=config.federation.connect_timeout
-    )
+    nodes = wait_for_nodes(grid, expected=expected, timeout=config.federation.connect_timeout)
     if len(nodes) != config.federation.num_clients:
         if num_clients_given:
             raise NodeError(

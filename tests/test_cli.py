@@ -103,7 +103,7 @@ def test_a_sweep_runs_every_job_in_its_own_directory(tmp_path: Path) -> None:
     assert "federation.num_clients" in done.stderr
     kept = sorted(path.name for path in (tmp_path / "sweep").iterdir() if path.is_dir())
     assert kept == ["0", "1", "2"]
-    assert "task: " in (tmp_path / "sweep" / "1" / "config.yaml").read_text()
+    assert "name: digits" in (tmp_path / "sweep" / "1" / "config.yaml").read_text()
 
 
 def test_data_shows_who_has_what(tmp_path: Path) -> None:

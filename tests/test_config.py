@@ -101,7 +101,8 @@ def test_every_number_in_the_tree_has_a_range() -> None:
     numbers = {
         item
         for item in _keys(Config)
-        if isinstance(get(compose(), item), int | float) and not isinstance(get(compose(), item), bool)
+        if isinstance(get(compose(), item), int | float)
+        and not isinstance(get(compose(), item), bool)
     }
     assert numbers <= {key for key, _, _ in _RANGES}
 

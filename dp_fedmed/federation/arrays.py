@@ -103,7 +103,7 @@ class ModelState:
 
 def _to_array(value: np.ndarray[Any, Any]) -> Array:
     flat = np.ascontiguousarray(value).reshape(-1)
-    data = b"".join((_npy_header(value.dtype.str, value.shape), memoryview(flat).cast("B")))
+    data = b"".join((_npy_header(value.dtype.str, value.shape), flat.data.cast("B")))
     return Array(value.dtype.name, value.shape, NUMPY_STYPE, data)
 
 

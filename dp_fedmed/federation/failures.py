@@ -1,4 +1,4 @@
-"""What one party may tell another about its failure: the kind, never the text, a record or a path."""
+"""What one party may tell another of its failure: the kind, never a text, record or path."""
 
 from __future__ import annotations
 

@@ -43,7 +43,5 @@ class ServerOptimizer:
             return self.first[name]
         self.first[name] = self.beta1 * self.first.get(name, 0.0) + (1 - self.beta1) * update
         start = self.tau**2
-        self.second[name] = (
-            self.beta2 * self.second.get(name, start) + (1 - self.beta2) * update**2
-        )
+        self.second[name] = self.beta2 * self.second.get(name, start) + (1 - self.beta2) * update**2
         return self.first[name] / (np.sqrt(self.second[name]) + self.tau)

@@ -168,14 +168,18 @@ class DPStrategy(Strategy):
             contribution = self._contribution(name, reply, model)
             if contribution is not None:
                 update, examples, loss = contribution
-                updates.add(update, examples if self.config.weighting is Weighting.examples else 1.0)
+                updates.add(
+                    update, examples if self.config.weighting is Weighting.examples else 1.0
+                )
                 losses.append((loss, examples))
         self._require_enough(len(losses))
         if updates.weight == 0.0:
             return None, None
         self._record.train_loss = _weighted_mean(losses)
         new_model = self.optimizer.step(model, updates.mean())
-        return model_arrays.to_record(new_model), MetricRecord({"train_loss": self._record.train_loss})
+        return model_arrays.to_record(new_model), MetricRecord(
+            {"train_loss": self._record.train_loss}
+        )
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -234,7 +238,7 @@ class DPStrategy(Strategy):
     def _in_name_order(
         self, cohort: list[str], replies: Iterable[Message]
     ) -> Iterator[tuple[str, Message | None]]:
-        """Each client's reply, in the cohort's order; only replies that came early are held back."""
+        """Each client's reply, in the cohort's order; only those that came early are held back."""
         early: dict[str, Message] = {}
         pending = deque(cohort)
         for reply in replies:
@@ -252,7 +256,7 @@ class DPStrategy(Strategy):
     def _contribution(
         self, name: str, reply: Message | None, model: Mapping[str, np.ndarray[Any, Any]]
     ) -> tuple[model_arrays.State, int, float] | None:
-        """A client's checked update, number of examples and loss; None, with one warning, if unfit."""
+        """A client's checked update, examples and loss; None, with one warning, if unfit."""
         try:
             if reply is None:
                 raise ValueError("no reply in time")

@@ -1,4 +1,4 @@
-"""Flower records between our own processes: a small description by pipe, the arrays by shared memory.
+"""Flower records between our own processes: a description by pipe, arrays by shared memory.
 
 Flower's serialisation would copy a model three times per message; here the model of a round is
 written once for all workers, and a reply is one copy into its worker's slot and one out of it.
@@ -38,7 +38,9 @@ def take_apart(records: RecordDict, shared: ArrayRecord | None = None) -> Parcel
         if record is shared:
             entries.append((key, _BROADCAST, None))
         elif isinstance(record, ArrayRecord):
-            entries.append((key, "arrays", [(n, a.dtype, a.shape, a.stype) for n, a in record.items()]))
+            entries.append(
+                (key, "arrays", [(n, a.dtype, a.shape, a.stype) for n, a in record.items()])
+            )
             buffers.extend(array.data for array in record.values())
         else:
             kind = "config" if isinstance(record, ConfigRecord) else "metrics"
@@ -64,7 +66,10 @@ def put_together(
             records[key] = shared
         elif kind == "arrays":
             records[key] = ArrayRecord(
-                {name: Array(dtype, shape, stype, next(remaining)) for name, dtype, shape, stype in payload}
+                {
+                    name: Array(dtype, shape, stype, next(remaining))
+                    for name, dtype, shape, stype in payload
+                }
             )
         else:
             records[key] = (ConfigRecord if kind == "config" else MetricRecord)(payload)

@@ -70,7 +70,7 @@ class WorkerPool:
         Args:
             jobs: what to do.
             shared: an ArrayRecord that many of the messages hold; it is sent once.
-            timeout: seconds from now after which unfinished jobs fail and their workers are stopped.
+            timeout: seconds after which unfinished jobs fail and their workers are stopped.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         broadcast = self._broadcast(shared)
@@ -92,7 +92,7 @@ class WorkerPool:
         self._shared.close()
 
     def _broadcast(self, shared: ArrayRecord | None) -> tuple[int, Described, list[int]] | None:
-        """Write the shared arrays where every worker can read them; larger ones need new workers."""
+        """Write the shared arrays where every worker reads them; larger ones need new workers."""
         if shared is None:
             return None
         parcel = take_apart(RecordDict({"shared": shared}))
@@ -123,7 +123,9 @@ class WorkerPool:
                 position = waiting.popleft()
                 try:
                     worker.give(position, jobs[position], parcel, broadcast)
-                except OSError:  # it is dead: this job waits for another, `_collect` sees to the rest
+                except (
+                    OSError
+                ):  # it is dead: this job waits for another, `_collect` sees to the rest
                     waiting.appendleft(position)
                     if not worker.jobs:
                         worker.stop()
@@ -255,7 +257,8 @@ def _work(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:  # else this worker would keep its siblings' pipes open after the pool
         other.close()
-    generation, shared = 0, None
+    generation = 0
+    shared: ArrayRecord | None = None
     while True:
         try:
             slot, header, parcel, state, broadcast = connection.recv()
@@ -263,7 +266,8 @@ def _work(
             os._exit(0)
         if broadcast is not None and broadcast[0] != generation:
             generation, entries, lengths = broadcast
-            shared = put_together(entries, shared_arena.read(lengths))["shared"]
+            records = put_together(entries, shared_arena.read(lengths))
+            shared = records.array_records["shared"]
         answer = _answer(app, run_id, header, parcel, state, shared, slots[slot])
         try:
             connection.send(answer)

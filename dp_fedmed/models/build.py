@@ -42,7 +42,7 @@ def build_model(
                 "not a torch.nn.Module"
             )
         model = _replace_layers(model, fix=config.fix)
-        _check_output(model, config, offered["input_shape"], num_classes)
+        _check_output(model, config, tuple(input_shape), num_classes)
     return model
 
 

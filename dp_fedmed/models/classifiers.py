@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
 
 
 class MLP(nn.Module):
     """A fully connected network on flattened records.
 
+    >>> import torch
     >>> MLP((30,), 2, hidden=[16])(torch.zeros(4, 30)).shape
     torch.Size([4, 2])
     """
@@ -22,7 +23,7 @@ class MLP(nn.Module):
         super().__init__()
         widths = [math.prod(input_shape), *hidden]
         layers: list[nn.Module] = [nn.Flatten()]
-        for inputs, outputs in zip(widths, widths[1:], strict=False):
+        for inputs, outputs in pairwise(widths):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
 
@@ -35,6 +36,7 @@ class MLP(nn.Module):
 class SmallCNN(nn.Module):
     """Convolution, GroupNorm, ReLU and pooling per entry of `channels`, then one hidden layer.
 
+    >>> import torch
     >>> SmallCNN((1, 28, 28), 10)(torch.zeros(4, 1, 28, 28)).shape
     torch.Size([4, 10])
     """
@@ -78,8 +80,9 @@ class SmallCNN(nn.Module):
 
 
 def resnet18(input_shape: Sequence[int], num_classes: int) -> nn.Module:
-    """torchvision's ResNet-18 with GroupNorm; images below 64 px keep their size in the stem.
+    """ResNet-18 of torchvision with GroupNorm; images below 64 px keep their size in the stem.
 
+    >>> import torch
     >>> resnet18((1, 32, 32), 3)(torch.zeros(1, 1, 32, 32)).shape
     torch.Size([1, 3])
     """

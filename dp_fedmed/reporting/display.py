@@ -1,4 +1,4 @@
-"""What a run shows while it lasts and when it ends: a live line on a terminal, log lines elsewhere."""
+"""What a run shows: a live line on a terminal, log lines elsewhere, a table at the end."""
 
 from __future__ import annotations
 

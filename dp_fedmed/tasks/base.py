@@ -26,7 +26,9 @@ class Task(ABC):
         """One loss per record, shape (batch,): no record's loss depends on another record."""
 
     @abstractmethod
-    def evaluate(self, model: nn.Module, records: Records, device: torch.device) -> dict[str, float]:
+    def evaluate(
+        self, model: nn.Module, records: Records, device: torch.device
+    ) -> dict[str, float]:
         """Metrics of a model on records; a metric that is undefined there is left out."""
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -74,7 +76,6 @@ def predictions(
     model.eval()
     inputs, targets = to_tensors(records, torch.device("cpu"))
     with torch.no_grad():
-        for x, y in zip(
-            inputs.split(EVALUATION_BATCH), targets.split(EVALUATION_BATCH), strict=True
-        ):
-            yield model(to_input(x.to(device))).cpu(), y
+        for start in range(0, len(records), EVALUATION_BATCH):
+            part = slice(start, start + EVALUATION_BATCH)
+            yield model(to_input(inputs[part].to(device))).cpu(), targets[part]

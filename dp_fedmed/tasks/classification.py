@@ -18,7 +18,9 @@ class Classification(Task):
         """Cross entropy of each record."""
         return F.cross_entropy(logits, targets, reduction="none")
 
-    def evaluate(self, model: nn.Module, records: Records, device: torch.device) -> dict[str, float]:
+    def evaluate(
+        self, model: nn.Module, records: Records, device: torch.device
+    ) -> dict[str, float]:
         """Loss, accuracy, balanced accuracy, macro F1, and AUROC where every class is present."""
         if len(records) == 0:
             return {}

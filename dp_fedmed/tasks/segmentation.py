@@ -24,7 +24,9 @@ class Segmentation(Task):
             return soft_dice(logits, targets)
         return pixel_cross_entropy(logits, targets) + soft_dice(logits, targets)
 
-    def evaluate(self, model: nn.Module, records: Records, device: torch.device) -> dict[str, float]:
+    def evaluate(
+        self, model: nn.Module, records: Records, device: torch.device
+    ) -> dict[str, float]:
         """Mean loss, Dice and IoU over images (and over foreground classes within an image)."""
         if len(records) == 0:
             return {}

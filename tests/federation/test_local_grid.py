@@ -40,7 +40,9 @@ def grid_of(request: pytest.FixtureRequest):
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_replies_come_in_the_order_of_the_messages(grid_of, workers: int) -> None:
     replies = ask(grid_of(apps.app_of(apps.slow_first), workers))
-    assert [r.metadata.src_node_id for r in replies] == list(range(FIRST_NODE_ID, FIRST_NODE_ID + 6))
+    assert [r.metadata.src_node_id for r in replies] == list(
+        range(FIRST_NODE_ID, FIRST_NODE_ID + 6)
+    )
     values = [float(r.content["arrays"]["w"].numpy()[0, 0]) for r in replies]
     assert values == [0, 1, 2, 3, 4, 5]
 
