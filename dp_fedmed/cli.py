@@ -26,7 +26,7 @@ dp-fedmed run --cfg job   every setting with the value it would have
 dp-fedmed --version       the installed version
 
 A run writes one directory: config.yaml, metrics.jsonl, model.safetensors, privacy_report.json,
-partition.png and run.log. Its place is printed at the end, and is yours to choose with
+metrics.png, partition.png and run.log. Its place is printed at the end, and is yours to choose with
 run_dir=/absolute/path.
 """
 
@@ -117,7 +117,7 @@ def _run_job(tree: Any) -> int:
     output = Path(HydraConfig.get().runtime.output_dir).absolute()
     try:
         tree.run_dir = str(output)
-        config = configuration.from_dictconfig(tree)
+        config = _with_absolute_data_path(configuration.from_dictconfig(tree))
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             overrides = " ".join(HydraConfig.get().overrides.task)
             print(f"\n#{HydraConfig.get().job.num}: {overrides}", flush=True)
@@ -127,6 +127,16 @@ def _run_job(tree: Any) -> int:
         if output.is_dir() and not any(output.iterdir()):
             output.rmdir()
         return EXIT_USAGE
+
+
+def _with_absolute_data_path(config: Config) -> Config:
+    """A data.path relative to the caller's folder means the same on every engine."""
+    path = config.data.path
+    if path is None or not Path(path).exists():
+        return config  # not a path from here: a name, or the loader says what is missing
+    from dataclasses import replace
+
+    return config.replace(data=replace(config.data, path=str(Path(path).resolve())))
 
 
 def _federate(config: Config) -> int:
@@ -158,7 +168,7 @@ def _data(arguments: list[str]) -> int:
     from dp_fedmed.data import load_data, partition
     from dp_fedmed.reporting.partition import partition_table, plot_partition
 
-    config = compose(arguments)
+    config = _with_absolute_data_path(compose(arguments))
     data = load_data(config.data, seed=config.seed)
     parts = partition(
         data,

@@ -22,6 +22,7 @@ from dp_fedmed.federation.sampling import make_sampler
 from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients
 from dp_fedmed.models import build_model
 from dp_fedmed.reporting.display import Display, LogDisplay
+from dp_fedmed.reporting.plots import plot_metrics
 from dp_fedmed.reporting.run_log import log_to, show_on_stdout
 from dp_fedmed.tasks import make_task
 from dp_fedmed.tasks.local_training import pick_device
@@ -157,6 +158,13 @@ class ServerRun:
             }
         )
         self.directory.write_json(REPORT_FILE, privacy_report(self.config))
+        plot_metrics(
+            self.directory.metrics(),
+            self.config.task.metric,
+            f"{self.config.task.name}: {self.config.federation.num_clients} clients, "
+            f"privacy {self.config.privacy.style}",
+            self.directory.path / "metrics.png",
+        )
 
 
 def privacy_report(config: Config) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def test_a_run_writes_its_directory_and_a_table(tmp_path: Path) -> None:
     assert names == {
         "config.yaml",
         "metrics.jsonl",
+        "metrics.png",
         "model.safetensors",
         "partition.png",
         "privacy_report.json",

@@ -1,4 +1,4 @@
-"""One run's folder: created once, never shared by accident, its files written whole or not at all."""
+"""One run's folder: created once, never shared by accident, files written whole or not at all."""
 
 from __future__ import annotations
 
