@@ -5,6 +5,7 @@ Kept apart from the accountant because a parser of untrusted JSON is worth readi
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -100,20 +101,20 @@ def _user_calls_are_charged(
     events: list[tuple[str | None, PrivacyEvent]],
 ) -> None:
     """A round marked as charged whose charge is missing from ``events`` would be spent for free."""
-    charged: dict[tuple[Any, ...], int] = {}
+    charged: dict[PrivacyEvent, int] = {}
     for _, event in events:
-        if event.unit == "client":
-            charged[event.key] = charged.get(event.key, 0) + event.count
-    marked: dict[tuple[Any, ...], int] = {}
+        single = dataclasses.replace(event, count=1)
+        charged[single] = charged.get(single, 0) + event.count
+    marked: dict[PrivacyEvent, int] = {}
     for by_event in calls.values():
         for event, by_client in by_event.items():
-            steps = event.count * max(by_client.values())
-            marked[event.key] = marked.get(event.key, 0) + steps
-    for key, steps in marked.items():
-        if steps > charged.get(key, 0):
+            single = dataclasses.replace(event, count=1)
+            marked[single] = marked.get(single, 0) + event.count * max(by_client.values())
+    for single, steps in marked.items():
+        if steps > charged.get(single, 0):
             raise ValueError(
-                f"user_rounds marks {steps} steps of (σ={key[1]}, q={key[2]}) as charged,"
-                f" events hold {charged.get(key, 0)}"
+                f"user_rounds marks {steps} steps of {single.to_json()} as charged,"
+                f" events hold {charged.get(single, 0)}"
             )
 
 

@@ -156,10 +156,10 @@ class PrivacyAccountant:
             self._charge(sample, name)
         if user is not None:
             calls = self._user_calls.setdefault(round_num, {}).setdefault(user, {})
-            charged = max(calls.values(), default=0)
-            calls[name] = calls.get(name, 0) + 1
-            if calls[name] > charged:
+            # Charged before it is marked: a charge that fails must not look like one that was made.
+            if calls.get(name, 0) == max(calls.values(), default=0):
                 self._charge(user, EVERY_CLIENT)
+            calls[name] = calls.get(name, 0) + 1
 
     def get_epsilon(
         self,

@@ -73,6 +73,12 @@ def compute_noise_multiplier(
             sigma *= 1.0 + 1e-9
         if sigma <= limit:
             return sigma
+    elif method == "pld" and -math.expm1(steps * math.log1p(-q)) <= delta:
+        raise ValueError(
+            f"with sample_rate={q:g} and {steps} steps a unit takes part with a chance below"
+            f" target_delta={delta:g}, so every σ meets any target; that protects nobody who does"
+            " take part: choose a smaller δ"
+        )
     start = max(0.4, q * math.sqrt(steps) * gaussian_sigma(epsilon=target, delta=delta))
     try:
         return _smallest_sigma(epsilon_at, target, start=start, limit=limit)
@@ -271,10 +277,7 @@ def _smallest_sigma(
         else:
             hi = (math.log(sigma), gap)
             if sigma <= _SMALLEST_SIGMA:
-                raise _UnreachableError(
-                    "every σ meets it, because a unit takes part less often than δ says;"
-                    " that protects nobody who does, so choose a smaller δ"
-                )
+                return sigma
             step = max(min(gap * 1.1, -0.05), -2.0)
         if lo is None or hi is None:
             sigma = min(max(math.exp(math.log(sigma) + step), _SMALLEST_SIGMA), limit)
@@ -318,8 +321,6 @@ def _explain(
         f"target_epsilon={target:g} at delta={delta:g} cannot be met by {num_rounds} rounds of"
         f" {steps_per_round} steps with sample_rate={q:g}: {error}"
     )
-    if "every σ" in str(error):
-        return head
     steps = steps_per_round * num_rounds
     reachable = _epsilon(limit, q, steps, delta, method)
     options = [f"target_epsilon of at least {reachable * 1.001:.4g}"]

@@ -117,7 +117,8 @@ class GaussianMechanism(_Randomized):
             if self.epsilon >= 1.0 and not allow_invalid:
                 raise ValueError(
                     "calibration='classic' is a theorem only for epsilon < 1, got"
-                    f" {self.epsilon!r}; use 'analytic', or allow_invalid=True to compare with the literature"
+                    f" {self.epsilon!r}; use 'analytic', or allow_invalid=True to compare with the"
+                    " literature"
                 )
             ratio = math.sqrt(2.0 * math.log(1.25 / self.delta)) / self.epsilon
         self._sigma = self.sensitivity * ratio

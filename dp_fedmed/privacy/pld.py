@@ -28,6 +28,8 @@ _FFT_ERROR: Final = 2.0 * 2.0**-52
 #: forms by computing size**count as an exact integer, which takes seconds at a million steps.
 _STAGE: Final = 1024
 _MAX_BINS: Final = 3_000_000
+#: Below it, single losses reach hundreds, exp() overflows inside dp_accounting, and ε is absurd.
+_SMALLEST_SIGMA: Final = 0.05
 
 
 def pld_epsilon(segments: Sequence[Segment], *, delta: float) -> float:
@@ -43,7 +45,7 @@ def pld_epsilon(segments: Sequence[Segment], *, delta: float) -> float:
     Returns:
         ε at ``delta``, an upper bound always, and within 1e-3 relative where ε ≥ 0.01 and
         δ ≥ 1e-12·T; ``inf`` when δ is too small for double-precision FFTs over this many
-        steps (use RDP then). The cost is about 30 ms per distinct (σ, q).
+        steps or σ is below 0.05 (use RDP then). The cost is about 30 ms per distinct (σ, q).
 
     Example:
         >>> round(pld_epsilon([(1.0, 0.01, 1000)], delta=1e-5), 2)
@@ -55,10 +57,10 @@ def pld_epsilon(segments: Sequence[Segment], *, delta: float) -> float:
         if precision == 0.0:
             return 0.0
         return gaussian_epsilon(noise_multiplier=precision**-0.5, delta=delta)
-    rows = sampled + ([(precision**-0.5, 1.0, 1)] if precision > 0.0 else [])
+    rows = sorted(sampled + ([(precision**-0.5, 1.0, 1)] if precision > 0.0 else []))
     steps = sum(count for _, _, count in rows)
     usable_delta = delta - _FFT_ERROR * (steps + 50 * len(rows))
-    if usable_delta < 0.5 * delta:
+    if usable_delta < 0.5 * delta or rows[0][0] < _SMALLEST_SIGMA:
         return math.inf
     unit, smallest = _grid_unit(rows, steps)
     return _refined(rows, usable_delta, unit=unit, smallest=smallest)
