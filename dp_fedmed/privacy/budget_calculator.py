@@ -81,6 +81,8 @@ def compute_noise_multiplier(
         )
     start = max(0.4, q * math.sqrt(steps) * gaussian_sigma(epsilon=target, delta=delta))
     try:
+        if method == "pld":
+            start = _rdp_start(start, q, steps, delta, target, limit)
         return _smallest_sigma(epsilon_at, target, start=start, limit=limit)
     except _UnreachableError as error:
         raise ValueError(
@@ -271,7 +273,7 @@ def _smallest_sigma(
         if gap > 0.0:
             lo = (math.log(sigma), gap)
             if sigma >= limit:
-                raise _UnreachableError(f"even there ε is {math.exp(gap) * target:.4g}")
+                raise _UnreachableError(f"even at σ={limit:g} ε is {math.exp(gap) * target:.4g}")
             # ε falls about as 1/σ, so the gap says how far to go.
             step = min(max(gap * 1.1, 0.05), 2.0)
         else:
@@ -294,6 +296,20 @@ def _smallest_sigma(
         moved_lo = gap > 0.0
         lo, hi = ((x, gap), hi) if moved_lo else (lo, (x, gap))
     return math.exp(hi[0])
+
+
+def _rdp_start(
+    start: float, q: float, steps: int, delta: float, target: float, limit: float
+) -> float:
+    """The σ that RDP asks for: a little too large for PLD, and PLD is slow where σ is too small."""
+
+    def by_rdp(sigma: float) -> float:
+        return _epsilon(sigma, q, steps, delta, "rdp")
+
+    try:
+        return _smallest_sigma(by_rdp, target, start=start, limit=limit)
+    except _UnreachableError:
+        return start
 
 
 def _full_batch_sigma(target: float, delta: float, steps: int, method: Method) -> float:
@@ -334,7 +350,7 @@ def _explain(
         if method != "exact" and _epsilon(limit, rate, steps, delta, method) <= target:
             options.append(f"a sample_rate of {rate:g}")
             break
-    if method == "rdp":
+    if method == "rdp" and reachable < 0.1:
         options.append("accountant='pld', which has no floor at small ε")
     return f"{head}. What could be met (σ up to {limit:g}): {'; or '.join(options)}"
 
