@@ -68,9 +68,11 @@ def _parse(state: Mapping[str, Any]) -> AccountantState:
     return AccountantState(
         method=cast(Method, _validate.choice("method", state["method"], METHODS)),
         target_delta=_validate.delta("target_delta", state["target_delta"]),
-        target_epsilon=_budget("target_epsilon", state["target_epsilon"]),
+        target_epsilon=_validate.optional_positive("target_epsilon", state["target_epsilon"]),
         user_target_delta=_validate.delta("user_target_delta", state["user_target_delta"]),
-        user_target_epsilon=_budget("user_target_epsilon", state["user_target_epsilon"]),
+        user_target_epsilon=_validate.optional_positive(
+            "user_target_epsilon", state["user_target_epsilon"]
+        ),
         events=events,
         user_calls=calls,
     )
@@ -130,7 +132,3 @@ def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise ValueError(f"{where} must be a list, got {type(value).__name__}")
     return list(value)
-
-
-def _budget(name: str, value: Any) -> float | None:
-    return None if value is None else _validate.positive(name, value)

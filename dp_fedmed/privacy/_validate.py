@@ -21,7 +21,10 @@ def real(name: str, value: Any) -> float:
         raise TypeError(f"{name} must be a number, got the truth value {value!r}")
     if not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
-    result = float(value)
+    try:
+        result = float(value)
+    except OverflowError:
+        raise ValueError(f"{name} must be a finite float, got a larger number") from None
     if not math.isfinite(result):
         raise ValueError(f"{name} must be finite, got {result!r}")
     return result
@@ -33,6 +36,11 @@ def positive(name: str, value: Any, *, hint: str = "") -> float:
     if result <= 0.0:
         raise ValueError(f"{name} must be greater than 0, got {result!r}{_hint(hint)}")
     return result
+
+
+def optional_positive(name: str, value: Any) -> float | None:
+    """Return ``None`` as it is, anything else as a finite float above zero."""
+    return None if value is None else positive(name, value)
 
 
 def non_negative(name: str, value: Any) -> float:

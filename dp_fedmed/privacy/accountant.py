@@ -67,8 +67,8 @@ class PrivacyAccountant:
         if user_target_delta is not None:
             user_delta = _validate.delta("user_target_delta", user_target_delta)
         self._delta: dict[str, float] = {"record": delta, "client": user_delta}
-        budget = _optional_positive("target_epsilon", target_epsilon)
-        user_budget = _optional_positive("user_target_epsilon", user_target_epsilon)
+        budget = _validate.optional_positive("target_epsilon", target_epsilon)
+        user_budget = _validate.optional_positive("user_target_epsilon", user_target_epsilon)
         self._budget: dict[str, float | None] = {
             "record": budget,
             "client": budget if user_budget is None else user_budget,
@@ -391,10 +391,6 @@ class PrivacyAccountant:
             raise ValueError(f"not an accountant state: {error}") from error
         fresh._user_calls = parsed.user_calls
         self.__dict__.update(fresh.__dict__)
-
-
-def _optional_positive(name: str, value: float | None) -> float | None:
-    return None if value is None else _validate.positive(name, value)
 
 
 def _canonical(item: tuple[tuple[str, str], PrivacyEvent, int]) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ that was asked for, an ε of at most the target. The accountant that enforces mu
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Final, cast
@@ -64,12 +65,12 @@ def compute_noise_multiplier(
     method = _method(accountant, q)
     limit = _validate.noise_multiplier("max_noise_multiplier", max_noise_multiplier)
 
-    def epsilon_at(sigma: float) -> float:
-        return _epsilon(sigma, q, steps, delta, method)
+    def epsilon_by(sigma: float, by: Method) -> float:
+        return _epsilon(sigma, q, steps, delta, by)
 
     if q == 1.0:
         sigma = _full_batch_sigma(target, delta, steps, method)
-        while sigma <= limit and epsilon_at(sigma) > target:
+        while sigma <= limit and epsilon_by(sigma, method) > target:
             sigma *= 1.0 + 1e-9
         if sigma <= limit:
             return sigma
@@ -81,9 +82,7 @@ def compute_noise_multiplier(
         )
     start = max(0.4, q * math.sqrt(steps) * gaussian_sigma(epsilon=target, delta=delta))
     try:
-        if method == "pld":
-            start = _rdp_start(start, q, steps, delta, target, limit)
-        return _smallest_sigma(epsilon_at, target, start=start, limit=limit)
+        return _search(epsilon_by, method, target, start=start, limit=limit)
     except _UnreachableError as error:
         raise ValueError(
             _explain(error, target, delta, q, steps_per_round, num_rounds, method, limit)
@@ -126,11 +125,11 @@ def calibrate(
     method = cast(Method, _validate.choice("accountant", accountant, METHODS))
     limit = _validate.noise_multiplier("max_noise_multiplier", max_noise_multiplier)
 
-    def epsilon_at(sigma: float) -> float:
-        return before.plus(History(events_at(sigma))).epsilon(delta=delta, method=method)
+    def epsilon_by(sigma: float, by: Method) -> float:
+        return before.plus(History(events_at(sigma))).epsilon(delta=delta, method=by)
 
     try:
-        return _smallest_sigma(epsilon_at, target, start=1.0, limit=limit)
+        return _search(epsilon_by, method, target, start=1.0, limit=limit)
     except _UnreachableError as error:
         already = before.epsilon(delta=delta, method=method)
         raise ValueError(
@@ -298,18 +297,23 @@ def _smallest_sigma(
     return math.exp(hi[0])
 
 
-def _rdp_start(
-    start: float, q: float, steps: int, delta: float, target: float, limit: float
+def _search(
+    epsilon_by: Callable[[float, Method], float],
+    method: Method,
+    target: float,
+    *,
+    start: float,
+    limit: float,
 ) -> float:
-    """The σ that RDP asks for: a little too large for PLD, and PLD is slow where σ is too small."""
-
-    def by_rdp(sigma: float) -> float:
-        return _epsilon(sigma, q, steps, delta, "rdp")
-
-    try:
-        return _smallest_sigma(by_rdp, target, start=start, limit=limit)
-    except _UnreachableError:
-        return start
+    """``_smallest_sigma``, beginning for PLD where RDP ends: PLD is slow where σ is too small."""
+    if method == "pld":
+        with contextlib.suppress(_UnreachableError):
+            start = _smallest_sigma(
+                lambda sigma: epsilon_by(sigma, "rdp"), target, start=start, limit=limit
+            )
+    return _smallest_sigma(
+        lambda sigma: epsilon_by(sigma, method), target, start=start, limit=limit
+    )
 
 
 def _full_batch_sigma(target: float, delta: float, steps: int, method: Method) -> float:

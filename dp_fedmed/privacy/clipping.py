@@ -74,17 +74,16 @@ def clip_l2(arrays: Sequence[NDArray[Any]], *, max_norm: float) -> Clipped:
     """
     bound = _validate.positive("max_norm", max_norm)
     given = [_floats(array, "arrays") for array in arrays]
+    num_nonfinite = sum(int(a.size - np.isfinite(a).sum()) for a in given)
+    if num_nonfinite:
+        return Clipped(
+            arrays=[np.zeros_like(a) for a in given],
+            norm_before=math.inf,
+            norm_after=0.0,
+            was_clipped=True,
+            num_nonfinite=num_nonfinite,
+        )
     norm = _joint_norm(given, bound)
-    if not np.isfinite(norm):
-        num_nonfinite = sum(int(a.size - np.isfinite(a).sum()) for a in given)
-        if num_nonfinite:
-            return Clipped(
-                arrays=[np.zeros_like(a) for a in given],
-                norm_before=np.inf,
-                norm_after=0.0,
-                was_clipped=True,
-                num_nonfinite=num_nonfinite,
-            )
     result = [a.copy() for a in given]
     if norm > bound:
         result = _scaled_to(given, bound)
@@ -122,21 +121,19 @@ def clip_l2_rows(rows: NDArray[Any], *, max_norm: float) -> ClippedRows:
 
 
 def _joint_norm(arrays: list[NDArray[Any]], bound: float) -> float:
-    """Float64 norm of all arrays together; NaN or infinite if a value is, or on overflow."""
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        squares = (
-            math.fsum(
-                float(np.dot(v, v)) for v in (a.reshape(-1).astype(np.float64) for a in arrays)
-            )
-            if all(np.isfinite(a).all() for a in arrays)
-            else math.nan
-        )
-        norm = math.sqrt(squares) if math.isfinite(squares) else squares
-        if 1e-280 < squares < 1e300 and not bound * (1.0 - _MARGIN) < norm <= bound:
+    """Float64 norm of all arrays together, for finite values."""
+    with np.errstate(over="ignore", under="ignore"):
+        vectors = (a.reshape(-1).astype(np.float64) for a in arrays)
+        squares = math.fsum(float(np.dot(v, v)) for v in vectors)
+        norm = math.sqrt(squares)
+        is_safe = 1e-280 < squares < 1e300
+        if is_safe and not bound * (1.0 - _MARGIN) < norm <= bound:
             return norm
         # Near C, and at the ends of the exponent range, take the slower and surer way.
         vector = np.concatenate([a.reshape(-1).astype(np.float64) for a in arrays] or [np.zeros(0)])
-        return float(max(_norms(vector[None, :])[0], np.linalg.norm(vector) if norm > 0.0 else 0.0))
+        if is_safe:
+            return max(norm, float(np.linalg.norm(vector)))
+        return float(_norms(vector[None, :])[0])
 
 
 def _scaled_to(arrays: list[NDArray[Any]], bound: float) -> list[NDArray[Any]]:

@@ -211,7 +211,7 @@ class LaplaceMechanism(_Randomized):
         noise = discrete_laplace(stream.generator, numerator=steps, denominator=1, size=values.size)
         flat = values.astype(np.float64).reshape(-1)
         result = [
-            (_nearest_multiple(float(v), exponent) + k) * grid
+            _times_power_of_two(_nearest_multiple(float(v), exponent) + k, exponent)
             for v, k in zip(flat, noise, strict=True)
         ]
         return np.array(result, dtype=values.dtype).reshape(values.shape)
@@ -258,6 +258,7 @@ class LaplaceMechanism(_Randomized):
         low, high = _validate.real("lower", lower), _validate.real("upper", upper)
         if not low < high:
             raise ValueError(f"lower must be below upper, got lower={low!r}, upper={high!r}")
+        span = _validate.positive("upper − lower", high - low)
         values = np.asarray(data, dtype=np.float64).reshape(-1)
         if len(values) != _validate.count("n", n):
             raise ValueError(
@@ -265,7 +266,7 @@ class LaplaceMechanism(_Randomized):
             )
         clamped = np.clip(np.nan_to_num(values, nan=low, posinf=high, neginf=low), low, high)
         mean = np.array(math.fsum(clamped) / n)
-        return float(self._noisy(mean, (high - low) / n, self._stream(seed, stream)))
+        return float(self._noisy(mean, span / n, self._stream(seed, stream)))
 
 
 class RandomizedResponse(_Randomized):
@@ -380,3 +381,8 @@ def _nearest_multiple(value: float, exponent: int) -> int:
     if shift <= 0:
         return numerator << -shift
     return (numerator + (1 << (shift - 1))) >> shift
+
+
+def _times_power_of_two(number: int, exponent: int) -> float:
+    """Exact product, rounded once, for integers of any size."""
+    return number / (1 << -exponent) if exponent < 0 else float(number << exponent)

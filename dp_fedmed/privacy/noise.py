@@ -222,13 +222,14 @@ class NoiseKey:
 
     def destroy(self, path: str | os.PathLike[str] | None = None) -> None:
         """Forget the key, in memory and (overwritten, then removed) in its file."""
+        self._secret[:] = b""
         if path is not None:
-            with open(path, "r+b", buffering=0) as file:
+            descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+            with os.fdopen(descriptor, "r+b", buffering=0) as file:
                 file.write(b"\0" * os.fstat(file.fileno()).st_size)
                 os.fsync(file.fileno())
             os.unlink(path)
             _sync_folder(Path(path).parent)
-        self._secret[:] = b""
 
     def _mac(self, message: bytes) -> bytes:
         if not self._secret:
@@ -259,8 +260,10 @@ class NoiseStream:
     __slots__ = ("_generator", "_is_private", "_key", "_lock", "_next_chunk")
 
     def __init__(self, key: bytes, *, is_private: bool) -> None:
+        if not isinstance(key, bytes) or len(key) != _KEY_BYTES:
+            raise ValueError(f"a stream's key is {_KEY_BYTES} bytes; use NoiseKey.stream()")
         self._key = int.from_bytes(key, "little")
-        self._is_private = is_private
+        self._is_private = _validate.flag("is_private", is_private)
         self._generator: np.random.Generator | None = None
         # Counter range 0 belongs to ``generator``; each further one to a chunk of normals.
         self._next_chunk = 1

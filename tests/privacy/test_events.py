@@ -83,6 +83,7 @@ def test_bad_numbers_are_refused_by_name(field, value):
         ("count", 1.0),
         ("count", 2**53 + 1),
         ("noise_multiplier", 1e-200),
+        ("noise_multiplier", 10**400),
         ("is_private", 0),
         ("unit", "patient"),
         ("adjacency", "swap"),

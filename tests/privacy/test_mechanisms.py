@@ -175,6 +175,13 @@ def test_private_count_and_mean_are_unbiased_around_the_clamped_truth():
     assert np.std(means) == pytest.approx(math.sqrt(2) * 0.25 / 2.0, rel=0.1)
 
 
+def test_laplace_noise_survives_the_ends_of_the_exponent_range():
+    for value in (1e300, -1e300, 5e-324):
+        noisy = LaplaceMechanism(epsilon=1.0).add_noise(value)
+        assert math.isfinite(noisy)
+    assert math.isfinite(LaplaceMechanism(epsilon=1.0, sensitivity=1e60).add_noise(1.0))
+
+
 def test_private_mean_needs_a_public_n_and_a_range():
     mechanism = LaplaceMechanism(epsilon=1.0)
     with pytest.raises(ValueError, match="n=3 is public"):

@@ -271,6 +271,14 @@ def test_sum_of_four_is_standard_normal_and_another_draw():
     assert four.std() == pytest.approx(1.0, abs=0.01)
 
 
+@pytest.mark.parametrize("key", [b"", b"short", bytes(33), "a" * 32])
+def test_a_stream_of_a_weak_key_is_refused(key):
+    with pytest.raises(ValueError, match="32 bytes"):
+        NoiseStream(key, is_private=True)
+    with pytest.raises(ValueError, match="32 bytes"):
+        NoiseKey(key, is_private=True)
+
+
 def test_fill_normal_refuses_arrays_it_cannot_fill():
     stream = NoiseStream.fresh()
     with pytest.raises(TypeError, match="float32 or float64"):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate
 
+from dp_fedmed.privacy import gaussian_epsilon
 from dp_fedmed.privacy import rdp as module
 from dp_fedmed.privacy.rdp import (
     ORDERS,
@@ -126,6 +127,25 @@ def test_conversion_is_the_tight_one_and_never_negative():
     epsilon, order = rdp_to_epsilon(rdp, delta=0.5)
     assert epsilon == 0.0
     assert order in ORDERS
+
+
+def test_the_grid_holds_opacus_orders_some_near_one_and_some_up_to_1024():
+    opacus = [1 + x / 10 for x in range(1, 100)] + [float(a) for a in range(12, 64)]
+    assert set(opacus) <= set(ORDERS.tolist())
+    assert ORDERS[0] <= 1.01
+    assert ORDERS[-1] == 1024.0
+    assert (ORDERS > 64).sum() >= 10
+
+
+@given(
+    sigma=st.floats(0.3, 100.0),
+    steps=st.integers(1, 10**5),
+    delta=st.sampled_from([1e-3, 1e-5, 1e-9, 1e-12]),
+)
+def test_epsilon_by_rdp_is_never_below_the_exact_one(sigma, steps, delta):
+    rdp = sampled_gaussian_rdp(noise_multiplier=sigma, sample_rate=1.0)
+    exact = gaussian_epsilon(noise_multiplier=sigma / math.sqrt(steps), delta=delta)
+    assert rdp_to_epsilon(steps * rdp, delta=delta)[0] >= exact
 
 
 def test_cached_curves_cannot_be_written_to():
