@@ -65,14 +65,13 @@ def _parse(state: Mapping[str, Any]) -> AccountantState:
         events.append((client, PrivacyEvent.from_json(row["event"])))
     calls = _user_calls(state["user_rounds"])
     _user_calls_are_charged(calls, events)
+    user_budget = _validate.optional_positive("user_target_epsilon", state["user_target_epsilon"])
     return AccountantState(
         method=cast(Method, _validate.choice("method", state["method"], METHODS)),
         target_delta=_validate.delta("target_delta", state["target_delta"]),
         target_epsilon=_validate.optional_positive("target_epsilon", state["target_epsilon"]),
         user_target_delta=_validate.delta("user_target_delta", state["user_target_delta"]),
-        user_target_epsilon=_validate.optional_positive(
-            "user_target_epsilon", state["user_target_epsilon"]
-        ),
+        user_target_epsilon=user_budget,
         events=events,
         user_calls=calls,
     )

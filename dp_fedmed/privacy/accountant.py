@@ -20,7 +20,14 @@ from dp_fedmed.privacy._charges import (
     poisson_or_none,
 )
 from dp_fedmed.privacy._state import parse_state
-from dp_fedmed.privacy.composition import METHODS, History, Method, Row, most_repeats
+from dp_fedmed.privacy.composition import (
+    METHODS,
+    History,
+    Method,
+    Row,
+    most_repeats,
+    worst_epsilon,
+)
 from dp_fedmed.privacy.events import UNITS, PrivacyEvent, Unit
 
 
@@ -186,7 +193,7 @@ class PrivacyAccountant:
             names: Iterable[str] = self._clients(unit)
         else:
             names = [client_name(client)]
-        return max(self._history(unit, n).epsilon(delta=delta, method=chosen) for n in names)
+        return worst_epsilon([self._history(unit, n) for n in names], delta=delta, method=chosen)
 
     def get_cumulative_sample_epsilon(self) -> float:
         """Record-level ε: the maximum over clients, at the target δ."""
@@ -281,12 +288,11 @@ class PrivacyAccountant:
         common = extra.pop(EVERY_CLIENT, None)
         # A charge to every client concerns those known so far and those of the plan.
         names = set(extra) | (set(self._clients(unit)) if common is not None else set())
-        worst = 0.0
-        for name in names:
-            added = [h for h in (extra.get(name), common) if h is not None]
-            after = self._history(unit, name).plus(*added)
-            worst = max(worst, after.epsilon(delta=self._delta[unit], method=self._method))
-        return worst
+        after = [
+            self._history(unit, name).plus(*(h for h in (extra.get(name), common) if h is not None))
+            for name in sorted(names)
+        ]
+        return worst_epsilon(after, delta=self._delta[unit], method=self._method)
 
     def remaining_rounds(self, plan: Plan, client: str | None = None) -> int:
         """How many more rounds of ``plan`` fit into the budget.

@@ -139,6 +139,22 @@ class History:
         return gaussian_epsilon(noise_multiplier=precision**-0.5, delta=delta)
 
 
+def worst_epsilon(histories: Iterable[History], *, delta: float, method: Method) -> float:
+    """The largest ε of several histories; 0 for none.
+
+    PLD is asked only of those whose RDP bound leaves room for a new maximum, which for many
+    clients is a handful.
+    """
+    if method != "pld":
+        return max((h.epsilon(delta=delta, method=method) for h in histories), default=0.0)
+    worst = 0.0
+    for history in sorted(histories, key=lambda h: -h.epsilon(delta=delta)):
+        if history.epsilon(delta=delta) <= worst:
+            break
+        worst = max(worst, history.epsilon(delta=delta, method="pld"))
+    return worst
+
+
 def _rdp_vector(key: MechanismKey) -> Array:
     kind, sigma, q = key
     if kind == "poisson":

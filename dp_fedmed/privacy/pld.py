@@ -6,6 +6,7 @@ relative), for what is cut off (added to δ), and for not trusting an FFT beyond
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Final
@@ -51,8 +52,14 @@ def pld_epsilon(segments: Sequence[Segment], *, delta: float) -> float:
         >>> round(pld_epsilon([(1.0, 0.01, 1000)], delta=1e-5), 2)
         1.83
     """
-    precision = sum(1.0 / sigma**2 * count for sigma, q, count in segments if q == 1.0)
-    sampled = sorted((sigma, q, count) for sigma, q, count in segments if q < 1.0)
+    return _pld_epsilon(tuple(sorted(segments)), delta)
+
+
+@functools.lru_cache(maxsize=1024)
+def _pld_epsilon(segments: tuple[Segment, ...], delta: float) -> float:
+    # Cached because the clients of a federation often share one history.
+    precision = math.fsum(count / sigma**2 for sigma, q, count in segments if q == 1.0)
+    sampled = [segment for segment in segments if segment[1] < 1.0]
     if not sampled:
         if precision == 0.0:
             return 0.0

@@ -186,6 +186,16 @@ def test_would_exceed_and_remaining_rounds_agree_with_spending(method):
     assert accountant.get_summary()["record"]["budget_exceeded"]
 
 
+def test_pld_of_many_clients_is_the_maximum_over_all_of_them():
+    accountant = PrivacyAccountant(1e-5, method="pld")
+    plans = [(1.0, 0.02, 40), (1.0, 0.02, 40), (2.0, 0.3, 9), (0.8, 0.01, 60), (3.0, 1.0, 2)]
+    for i, (sigma, q, steps) in enumerate(plans):
+        accountant.record(record_event(sigma, q, steps), client=i)
+    every = [spent(*plan, accountant="pld") for plan in plans]
+    assert accountant.get_cumulative_sample_epsilon() == max(every)
+    assert [c["epsilon"] for c in accountant.per_client().values()] == every
+
+
 def test_asking_spends_nothing():
     accountant = PrivacyAccountant(1e-5, target_epsilon=3.0)
     accountant.record(record_event(), "a")
