@@ -1,0 +1,97 @@
+"""Mechanisms, noise streams, accountants and calibration: the mathematics of the guarantee.
+
+Usable alone: it knows nothing of Flower, torch or Hydra. Names are imported on first use, so that
+importing the package costs nothing.
+
+Example:
+    >>> from dp_fedmed.privacy import compute_noise_multiplier
+    >>> sigma = compute_noise_multiplier(
+    ...     target_epsilon=8.0, target_delta=1e-5, sample_rate=0.1,
+    ...     steps_per_round=10, num_rounds=100)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dp_fedmed.privacy.accountant import PrivacyAccountant as PrivacyAccountant
+    from dp_fedmed.privacy.budget_calculator import calibrate as calibrate
+    from dp_fedmed.privacy.budget_calculator import compute_epsilon as compute_epsilon
+    from dp_fedmed.privacy.budget_calculator import compute_max_rounds as compute_max_rounds
+    from dp_fedmed.privacy.budget_calculator import (
+        compute_max_sample_rate as compute_max_sample_rate,
+    )
+    from dp_fedmed.privacy.budget_calculator import (
+        compute_noise_multiplier as compute_noise_multiplier,
+    )
+    from dp_fedmed.privacy.budget_calculator import get_privacy_spent as get_privacy_spent
+    from dp_fedmed.privacy.clipping import clip_l2 as clip_l2
+    from dp_fedmed.privacy.clipping import clip_l2_rows as clip_l2_rows
+    from dp_fedmed.privacy.composition import History as History
+    from dp_fedmed.privacy.composition import compose_advanced as compose_advanced
+    from dp_fedmed.privacy.composition import compose_basic as compose_basic
+    from dp_fedmed.privacy.embedding_sanitizer import DPConfig as DPConfig
+    from dp_fedmed.privacy.embedding_sanitizer import EmbeddingSanitizer as EmbeddingSanitizer
+    from dp_fedmed.privacy.events import PrivacyEvent as PrivacyEvent
+    from dp_fedmed.privacy.expenditure_accountant import (
+        ExpenditureAccountant as ExpenditureAccountant,
+    )
+    from dp_fedmed.privacy.gaussian import gaussian_delta as gaussian_delta
+    from dp_fedmed.privacy.gaussian import gaussian_epsilon as gaussian_epsilon
+    from dp_fedmed.privacy.gaussian import gaussian_sigma as gaussian_sigma
+    from dp_fedmed.privacy.mechanisms import ExponentialMechanism as ExponentialMechanism
+    from dp_fedmed.privacy.mechanisms import GaussianMechanism as GaussianMechanism
+    from dp_fedmed.privacy.mechanisms import LaplaceMechanism as LaplaceMechanism
+    from dp_fedmed.privacy.mechanisms import RandomizedResponse as RandomizedResponse
+    from dp_fedmed.privacy.noise import NoiseKey as NoiseKey
+    from dp_fedmed.privacy.noise import NoiseStream as NoiseStream
+    from dp_fedmed.privacy.noise import Purpose as Purpose
+    from dp_fedmed.privacy.noise import StreamId as StreamId
+    from dp_fedmed.privacy.noise import public_digest as public_digest
+    from dp_fedmed.privacy.step_accountant import StepAccountant as StepAccountant
+    from dp_fedmed.privacy.zcdp import epsilon_to_rho as epsilon_to_rho
+    from dp_fedmed.privacy.zcdp import gaussian_rho as gaussian_rho
+    from dp_fedmed.privacy.zcdp import rho_to_epsilon as rho_to_epsilon
+    from dp_fedmed.privacy.zcdp import rho_to_sigma as rho_to_sigma
+
+_HOME = {
+    "accountant": ("PrivacyAccountant",),
+    "budget_calculator": (
+        "calibrate",
+        "compute_epsilon",
+        "compute_max_rounds",
+        "compute_max_sample_rate",
+        "compute_noise_multiplier",
+        "get_privacy_spent",
+    ),
+    "clipping": ("clip_l2", "clip_l2_rows"),
+    "composition": ("History", "compose_advanced", "compose_basic"),
+    "embedding_sanitizer": ("DPConfig", "EmbeddingSanitizer"),
+    "events": ("PrivacyEvent",),
+    "expenditure_accountant": ("ExpenditureAccountant",),
+    "gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_sigma"),
+    "mechanisms": (
+        "ExponentialMechanism",
+        "GaussianMechanism",
+        "LaplaceMechanism",
+        "RandomizedResponse",
+    ),
+    "noise": ("NoiseKey", "NoiseStream", "Purpose", "StreamId", "public_digest"),
+    "step_accountant": ("StepAccountant",),
+    "zcdp": ("epsilon_to_rho", "gaussian_rho", "rho_to_epsilon", "rho_to_sigma"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,151 @@
+"""Tight ε from privacy loss distributions, on a grid chosen for the history at hand.
+
+dp_accounting composes the distributions; this file is responsible for the grid (ε within 1e-3
+relative), for what is cut off (added to δ), and for not trusting an FFT beyond its precision.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from dp_fedmed.privacy.gaussian import gaussian_epsilon
+
+#: (σ, q, T): T Poisson-sampled Gaussian steps, add/remove adjacency.
+Segment = tuple[float, float, int]
+
+#: Aim of the grid; the promise is 1e-3, the rest is margin for the estimate of the error.
+_AIM: Final = 3e-4
+#: Part of δ that truncation may use up, over all segments.
+_TRUNCATED: Final = 2e-4
+#: Absolute error in δ of FFT powers is below 0.4·T·2⁻⁵² in experiments against the closed form
+#: (it comes out with either sign, so that a bare PLD may under-report); five times that is kept.
+_FFT_ERROR: Final = 2.0 * 2.0**-52
+#: Powers above this are taken in two stages: dp_accounting decides between its sparse and dense
+#: forms by computing size**count as an exact integer, which takes seconds at a million steps.
+_STAGE: Final = 1024
+_MAX_BINS: Final = 3_000_000
+#: Below it, single losses reach hundreds, exp() overflows inside dp_accounting, and ε is absurd.
+_SMALLEST_SIGMA: Final = 0.05
+
+
+def pld_epsilon(segments: Sequence[Segment], *, delta: float) -> float:
+    """ε of a history of Poisson-sampled Gaussian steps, by privacy loss distributions.
+
+    Discretised by "connect the dots" (Doroshenko et al. 2022), which is pessimistic: the result
+    is an upper bound at every grid. Segments with q = 1 are composed in closed form.
+
+    Args:
+        segments: (σ, q, T) rows.
+        delta: δ in (0, 1).
+
+    Returns:
+        ε at ``delta``, an upper bound always, and within 1e-3 relative where ε ≥ 0.01 and
+        δ ≥ 1e-12·T; ``inf`` when δ is too small for double-precision FFTs over this many
+        steps or σ is below 0.05 (use RDP then). The cost is about 30 ms per distinct (σ, q).
+
+    Example:
+        >>> round(pld_epsilon([(1.0, 0.01, 1000)], delta=1e-5), 2)
+        1.83
+    """
+    return _pld_epsilon(tuple(sorted(segments)), delta)
+
+
+@functools.lru_cache(maxsize=1024)
+def _pld_epsilon(segments: tuple[Segment, ...], delta: float) -> float:
+    # Cached because the clients of a federation often share one history.
+    precision = math.fsum(count / sigma**2 for sigma, q, count in segments if q == 1.0)
+    sampled = [segment for segment in segments if segment[1] < 1.0]
+    if not sampled:
+        if precision == 0.0:
+            return 0.0
+        return gaussian_epsilon(noise_multiplier=precision**-0.5, delta=delta)
+    rows = sorted(sampled + ([(precision**-0.5, 1.0, 1)] if precision > 0.0 else []))
+    steps = sum(count for _, _, count in rows)
+    usable_delta = delta - _FFT_ERROR * (steps + 50 * len(rows))
+    if usable_delta < 0.5 * delta or rows[0][0] < _SMALLEST_SIGMA:
+        return math.inf
+    unit, smallest = _grid_unit(rows, steps)
+    return _refined(rows, usable_delta, unit=unit, smallest=smallest)
+
+
+def _refined(rows: list[Segment], delta: float, *, unit: float, smallest: float) -> float:
+    """Shrink the grid until the estimated discretisation error is below the aim.
+
+    The error of connect-the-dots is quadratic in the grid's width, so two widths give its size
+    (Richardson) and the width that meets the aim.
+    """
+    width, shrink = max(0.8 * unit, smallest), 0.5
+    coarse = _compose(rows, delta, width=width)
+    for _ in range(6):
+        if width <= smallest:
+            break
+        finer = max(width * shrink, smallest)
+        fine = _compose(rows, delta, width=finer)
+        allowed = _AIM * max(fine, 0.01)
+        error = (coarse - fine) / ((width / finer) ** 2 - 1.0) if math.isfinite(fine) else math.inf
+        coarse, width = fine, finer
+        if error <= allowed:
+            break
+        shrink = min(max(0.9 * math.sqrt(allowed / error), 0.1), 0.5)
+    return coarse
+
+
+def _grid_unit(rows: list[Segment], steps: int) -> tuple[float, float]:
+    """The privacy loss's standard deviation per step, and the narrowest grid that fits memory."""
+    mean = variance = reach = 0.0
+    for sigma, q, count in rows:
+        m, v = _loss_moments(sigma, q)
+        mean, variance = mean + count * m, variance + count * v
+        exponent = (1.0 + 16.0 * sigma) / (2.0 * sigma**2)
+        reach = max(reach, float(np.logaddexp(0.0, math.log(q) + exponent)))
+    span = reach + mean + 16.0 * math.sqrt(variance)
+    return math.sqrt(variance / steps), span / _MAX_BINS
+
+
+def _loss_moments(sigma: float, q: float) -> tuple[float, float]:
+    """Mean and variance of one step's privacy loss, when the unit is present."""
+    t = np.linspace(-9.0, 9.0 + 1.0 / sigma, 2000)
+    v = (2.0 * sigma * t - 1.0) / (2.0 * sigma**2)
+    loss = np.logaddexp(math.log1p(-q), math.log(q) + v) if q < 1.0 else v
+    weight = np.exp(loss - 0.5 * t * t)
+    weight /= weight.sum()
+    mean = float(weight @ loss)
+    # For tiny q the mean drowns in rounding; the second moment bounds the variance and is stable.
+    return max(mean, 0.0), max(float(weight @ (loss - mean) ** 2), 1e-300)
+
+
+def _compose(rows: list[Segment], delta: float, *, width: float) -> float:
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    steps = sum(count for _, _, count in rows)
+    cut = max(math.log(_TRUNCATED * delta / (2.0 * steps)), -600.0)
+    tail = _TRUNCATED * delta / (4.0 * len(rows))
+    total: Any = None
+    for sigma, q, count in rows:
+        step = pld.from_gaussian_mechanism(
+            sigma,
+            sampling_prob=q,
+            value_discretization_interval=width,
+            log_mass_truncation_bound=cut,
+        )
+        part = _power(step, count, tail)
+        total = part if total is None else total.compose(part, tail)
+    return max(0.0, float(total.get_epsilon_for_delta(delta)))
+
+
+def _power(step: Any, count: int, tail: float) -> Any:
+    """``step`` composed ``count`` times, at most ``tail`` of its mass cut off."""
+    if count == 1:
+        return step
+    if count <= _STAGE:
+        return step.self_compose(count, tail)
+    stages, rest = divmod(count, _STAGE)
+    result = step.self_compose(_STAGE, tail / (4.0 * stages)).self_compose(stages, tail / 4.0)
+    if rest:
+        result = result.compose(_power(step, rest, tail / 4.0), tail / 4.0)
+    return result

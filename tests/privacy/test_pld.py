@@ -1,0 +1,83 @@
+"""PLD: tight, pessimistic, and honest about double precision."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dp_fedmed.privacy import History, PrivacyEvent, gaussian_epsilon
+from dp_fedmed.privacy import pld as module
+from dp_fedmed.privacy.pld import pld_epsilon
+
+
+def rdp(segments, delta):
+    return History(
+        PrivacyEvent.poisson(unit="record", noise_multiplier=s, sample_rate=q, count=t)
+        for s, q, t in segments
+    ).epsilon(delta=delta)
+
+
+#: ε extrapolated from grids of 1/20 and 1/40 of the loss's standard deviation per step.
+FINE = [
+    ([(1.0, 1e-4, 10**6)], 1e-5, 0.45921),
+    ([(5.0, 0.01, 10**6)], 1e-5, 10.1242),
+    ([(1.0, 1e-4, 1000)], 1e-6, 0.014894),
+    ([(0.4, 1e-4, 100)], 1e-7, 4.01532),
+    ([(0.3, 0.5, 10000)], 1e-5, 23596.0),
+    ([(1.0, 0.5, 10), (1.0, 1e-4, 10**6)], 1e-5, 10.4822),
+    ([(0.5, 0.01, 1)], 1e-5, 3.02536),
+]
+
+
+@pytest.mark.parametrize(("segments", "delta", "fine"), FINE)
+def test_the_chosen_grid_is_within_a_thousandth(segments, delta, fine):
+    epsilon = pld_epsilon(segments, delta=delta)
+    assert fine * (1 - 1e-4) <= epsilon <= fine * (1 + 1e-3)
+
+
+@given(
+    sigma=st.floats(0.5, 20.0),
+    q=st.floats(1e-3, 0.9),
+    steps=st.integers(1, 300),
+    delta=st.sampled_from([1e-4, 1e-5, 1e-7]),
+)
+@settings(max_examples=25)
+def test_rdp_is_an_upper_bound_of_pld(sigma, q, steps, delta):
+    tight = pld_epsilon([(sigma, q, steps)], delta=delta)
+    loose = rdp([(sigma, q, steps)], delta)
+    if loose >= 0.1:
+        assert tight <= loose
+
+
+@given(sigma=st.floats(1.0, 20.0), steps=st.integers(1, 200))
+@settings(max_examples=15)
+def test_the_grid_is_an_upper_bound_of_the_closed_form(sigma, steps):
+    """As q approaches 1 the PLD, computed on a grid, approaches the exact value from above."""
+    exact = gaussian_epsilon(noise_multiplier=sigma / math.sqrt(steps), delta=1e-5)
+    on_grid = module._refined([(sigma, 1.0, steps)], 1e-5, unit=1.0 / sigma, smallest=1e-6 / sigma)
+    assert exact * (1 - 1e-7) <= on_grid <= exact * (1 + 1e-3)
+
+
+def test_full_batch_segments_are_composed_in_closed_form():
+    segments = [(2.0, 1.0, 30), (3.0, 1.0, 20)]
+    sigma = (30 / 4 + 20 / 9) ** -0.5
+    exact = gaussian_epsilon(noise_multiplier=sigma, delta=1e-5)
+    assert pld_epsilon(segments, delta=1e-5) == pytest.approx(exact, rel=1e-12)
+    mixed = pld_epsilon([*segments, (5.0, 0.01, 10)], delta=1e-5)
+    assert exact < mixed < exact * 1.01
+
+
+def test_a_delta_below_the_precision_of_an_fft_is_not_trusted():
+    """The error of an FFT power grows with T and has either sign, so the RDP bound takes over."""
+    segments = [(30.0, 0.01, 10**6)]
+    assert pld_epsilon(segments, delta=1e-12) == math.inf
+    event = PrivacyEvent.poisson(
+        unit="record", noise_multiplier=30.0, sample_rate=0.01, count=10**6
+    )
+    history = History([event])
+    assert history.epsilon(delta=1e-12, method="pld") == history.epsilon(delta=1e-12)
+
+
+def test_nothing_recorded_is_zero():
+    assert pld_epsilon([], delta=1e-5) == 0.0
