@@ -7,22 +7,40 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from dp_fedmed.config import Config, from_run_config
+from dp_fedmed.config import Config, ConfigError, from_run_config
 from dp_fedmed.data import Records, load_data, partition, split_client
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.failures import ClientFailed, describe_failure
+from dp_fedmed.federation.client_ledger import ClientLedger
 from dp_fedmed.federation.nodes import client_name
+from dp_fedmed.federation.privacy_plan import sample_rate, steps_per_round
+from dp_fedmed.federation.secrets import (
+    RoundSecrets,
+    client_folder,
+    client_key,
+    round_digest,
+    run_name,
+)
 from dp_fedmed.models import build_model
+from dp_fedmed.privacy.noise import NoiseKey, Purpose
 from dp_fedmed.randomness import stream
 from dp_fedmed.tasks import make_task
-from dp_fedmed.tasks.local_training import make_optimizer, pick_device, train_locally
+from dp_fedmed.tasks.local_training import (
+    LocalResult,
+    make_optimizer,
+    pick_device,
+    train_locally,
+)
+
+if TYPE_CHECKING:
+    from dp_fedmed.tasks.dp_sgd import DPSGDPlan, PerSampleGradients
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +52,7 @@ class ClientRuntime:
         self.config = config
         self.task = make_task(config.task)
         self._process: int | None = None
+        self._gradients: PerSampleGradients | None = None
 
     @functools.cached_property
     def device(self) -> torch.device:
@@ -97,20 +116,27 @@ class ClientRuntime:
         received = model_arrays.from_record(message.content.array_records["arrays"])
         self.state.load(received)
         records, _ = self.records(context.node_config)
-        result = train_locally(
-            self.model,
-            records,
-            task=self.task,
-            config=self.config.training,
-            rng=stream(self.config.seed, "train", name, server_round),
-            device=self.device,
-        )
+        content = RecordDict()
+        if self.config.privacy.style.protects_records:
+            told = message.content.config_records["config"]
+            result, realised = self._train_privately(told, received, records, context, name)
+            content["privacy"] = realised
+        else:
+            result = train_locally(
+                self.model,
+                records,
+                task=self.task,
+                config=self.config.training,
+                rng=stream(self.config.seed, "train", name, server_round),
+                device=self.device,
+            )
         trained = self.state.read()
         update = {key: np.subtract(trained[key], received[key]) for key in received}
-        metrics = MetricRecord(
+        content["arrays"] = model_arrays.to_record(update)
+        content["metrics"] = MetricRecord(
             {"num-examples": len(records), "train_loss": result.loss, "steps": result.steps}
         )
-        return RecordDict({"arrays": model_arrays.to_record(update), "metrics": metrics})
+        return content
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
         """Evaluate the model on this client's validation records."""
@@ -120,6 +146,85 @@ class ClientRuntime:
         _, records = self.records(context.node_config)
         metrics = self.task.evaluate(self.model, records, self.device)
         return RecordDict({"metrics": MetricRecord({**metrics, "num-examples": len(records)})})
+
+    def _train_privately(
+        self,
+        told: ConfigRecord,
+        received: model_arrays.State,
+        records: Records,
+        context: Context,
+        name: str,
+    ) -> tuple[LocalResult, ConfigRecord]:
+        """DP-SGD as the server asks, if that is what this client's own configuration implies."""
+        from dp_fedmed.tasks.dp_sgd import train_privately
+
+        config = self.config
+        plan = self._plan(told, len(records))
+        server_round = int(told["round"])  # type: ignore[arg-type]
+        ledger = ClientLedger(client_folder(config, context.node_config), name)
+        ledger.charge(server_round, plan)
+        secrets = RoundSecrets(
+            key=self._key(context, name),
+            run=run_name(config),
+            server_round=server_round,
+            digest=round_digest(list(received.values()), config),
+            client=name,
+        )
+        result = train_privately(
+            self.gradients(plan),
+            records,
+            config=config.training,
+            plan=plan,
+            batch_stream=lambda step: secrets.sampling(Purpose.BATCH, step),
+            noise_for=lambda step, exact: secrets.noise(Purpose.RECORD_NOISE, exact, step),
+            device=self.device,
+        )
+        realised = ConfigRecord(
+            {
+                "noise_multiplier": plan.noise_multiplier,
+                "sample_rate": plan.sample_rate,
+                "steps": plan.steps,
+                "total_steps": ledger.total_steps(),
+            }
+        )
+        return result, realised
+
+    def _plan(self, told: ConfigRecord, records: int) -> DPSGDPlan:
+        """What to do, checked against what this client's own data and settings imply."""
+        from dp_fedmed.tasks.dp_sgd import DPSGDPlan
+
+        settings, training = self.config.privacy.sample, self.config.training
+        implied = {
+            "sample_rate": sample_rate(records, training),
+            "steps": steps_per_round(records, training),
+        }
+        for key, value in implied.items():
+            if told.get(key) != value:
+                raise ConfigError(f"the server asks for {key}={told.get(key)}, we have {value}")
+        noise = float(told["noise_multiplier"])  # type: ignore[arg-type]
+        if settings.noise_multiplier is not None and noise < settings.noise_multiplier:
+            raise ConfigError(f"the server asks for noise_multiplier={noise}, too little")
+        return DPSGDPlan(
+            noise_multiplier=noise,
+            max_grad_norm=settings.max_grad_norm,
+            grad_mode=settings.grad_mode,
+            physical_batch_size=settings.physical_batch_size,
+            sample_rate=implied["sample_rate"],
+            steps=int(implied["steps"]),
+        )
+
+    def gradients(self, plan: DPSGDPlan) -> PerSampleGradients:
+        """The network with Opacus' hooks, attached once per process."""
+        from dp_fedmed.tasks.dp_sgd import PerSampleGradients
+
+        if self._gradients is None:
+            self._gradients = PerSampleGradients(
+                self.model, self.task, plan.grad_mode, plan.max_grad_norm
+            )
+        return self._gradients
+
+    def _key(self, context: Context, name: str) -> NoiseKey:
+        return client_key(self.config, context.node_config, name)
 
     def _enter(self) -> None:
         """Once per process: the thread count on which every engine's results depend."""
@@ -154,6 +259,9 @@ def build_client_app(
         told: dict[str, Any] = {"name": client_name(context.node_config)}
         if "num-partitions" in context.node_config:
             told["num-partitions"] = int(context.node_config["num-partitions"])
+        site = runtime_for(context)
+        if site.config.privacy.style.protects_records:
+            told["num-records"] = len(site.records(context.node_config)[0])
         return Message(RecordDict({"client": ConfigRecord(told)}), reply_to=message)
 
     @app.train()

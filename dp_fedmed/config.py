@@ -92,6 +92,49 @@ class PrivacyStyle(StrEnum):
     """Whose data a guarantee is about."""
 
     none = "none"
+    sample = "sample"
+    user = "user"
+    hybrid = "hybrid"
+
+    @property
+    def protects_records(self) -> bool:
+        """Whether clients train with DP-SGD."""
+        return self in (PrivacyStyle.sample, PrivacyStyle.hybrid)
+
+    @property
+    def protects_clients(self) -> bool:
+        """Whether the server clips and noises whole updates."""
+        return self in (PrivacyStyle.user, PrivacyStyle.hybrid)
+
+
+class AccountantName(StrEnum):
+    """Which accountant calibrates and enforces."""
+
+    rdp = "rdp"
+    pld = "pld"
+
+
+class Calibration(StrEnum):
+    """Whether each client uses up its own budget, or all use the σ of the one that needs most."""
+
+    per_client = "per_client"
+    worst_client = "worst_client"
+
+
+class GradMode(StrEnum):
+    """How per-sample gradients are computed; `auto` measures once and stores its choice."""
+
+    auto = "auto"
+    hooks = "hooks"
+    functorch = "functorch"
+    ghost = "ghost"
+
+
+class Clipping(StrEnum):
+    """How the norm that bounds a client's update is found."""
+
+    fixed = "fixed"
+    adaptive = "adaptive"
 
 
 @dataclass(frozen=True)
@@ -161,7 +204,8 @@ class FederationConfig:
     num_rounds: int = 20
     sampler: SamplerName = SamplerName.fixed
     sample_rate: float = 1.0
-    min_clients: int = 1
+    max_participations: int | None = None
+    min_clients: int | None = None
     weighting: Weighting = Weighting.examples
     server_optimizer: ServerOptimizerName = ServerOptimizerName.fedavg
     server_lr: float = 1.0
@@ -185,10 +229,40 @@ class EngineConfig:
 
 
 @dataclass(frozen=True)
+class SamplePrivacyConfig:
+    """Record-level privacy: DP-SGD at each client."""
+
+    target_epsilon: float | None = None
+    noise_multiplier: float | None = None
+    target_delta: float | None = None
+    max_grad_norm: float = 1.0
+    calibration: Calibration = Calibration.per_client
+    grad_mode: GradMode = GradMode.auto
+    physical_batch_size: int = 256
+
+
+@dataclass(frozen=True)
+class UserPrivacyConfig:
+    """Client-level privacy: clipped updates and noise at the server."""
+
+    target_epsilon: float | None = None
+    noise_multiplier: float | None = None
+    target_delta: float | None = None
+    max_grad_norm: float = 1.0
+    clipping: Clipping = Clipping.fixed
+    target_quantile: float = 0.5
+    clip_lr: float = 0.2
+
+
+@dataclass(frozen=True)
 class PrivacyConfig:
-    """The privacy style."""
+    """The privacy style and what it guarantees."""
 
     style: PrivacyStyle = PrivacyStyle.none
+    accountant: AccountantName = AccountantName.rdp
+    noise_seed: int | None = None
+    sample: SamplePrivacyConfig = field(default_factory=SamplePrivacyConfig)
+    user: UserPrivacyConfig = field(default_factory=UserPrivacyConfig)
 
 
 @dataclass(frozen=True)
@@ -450,6 +524,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("federation.num_clients", 1, 1e7),
     ("federation.num_rounds", 1, 1e6),
     ("federation.sample_rate", 1e-9, 1.0),
+    ("federation.max_participations", 1, 1e6),
     ("federation.min_clients", 1, 1e7),
     ("federation.server_lr", 1e-12, 1e3),
     ("federation.server_momentum", 0.0, 0.9999),
@@ -461,6 +536,20 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("federation.client_evaluate_every", 0, 1e6),
     ("federation.client_evaluate_max", 1, 1e7),
     ("engine.workers", 1, 1024),
+    ("privacy.noise_seed", 0, 2**63 - 1),
+    *(
+        (f"privacy.{level}.{key}", low, high)
+        for level in ("sample", "user")
+        for key, low, high in (
+            ("target_epsilon", 1e-3, 1e4),
+            ("noise_multiplier", 1e-2, 1e5),
+            ("target_delta", 1e-30, 0.5),
+            ("max_grad_norm", 1e-6, 1e6),
+        )
+    ),
+    ("privacy.sample.physical_batch_size", 1, 1e6),
+    ("privacy.user.target_quantile", 0.01, 0.99),
+    ("privacy.user.clip_lr", 1e-3, 2.0),
 )
 
 
@@ -523,12 +612,7 @@ def cohort_size(config: Config) -> int:
 
 def _check_pairs(config: Config) -> None:
     federation, data, task = config.federation, config.data, config.task
-    if federation.min_clients > federation.num_clients:
-        raise ConfigError(
-            f"federation.min_clients={federation.min_clients} is more than "
-            f"federation.num_clients={federation.num_clients}"
-        )
-    if federation.min_clients > cohort_size(config):
+    if federation.min_clients is not None and federation.min_clients > cohort_size(config):
         raise ConfigError(
             f"federation.min_clients={federation.min_clients} is more than a round asks: "
             f"federation.sample_rate={federation.sample_rate:g} of "
@@ -549,6 +633,7 @@ def _check_pairs(config: Config) -> None:
             f"task.loss={task.loss} is a segmentation loss, but task.kind={task.kind}: "
             "use task.loss=cross_entropy"
         )
+    _check_privacy(config)
     if (
         config.engine.name is EngineName.local
         and config.engine.workers == 1
@@ -562,4 +647,41 @@ def _check_pairs(config: Config) -> None:
         raise ConfigError(
             f"engine.address={config.engine.address} is a Ray cluster's, but "
             f"engine.name={config.engine.name}: use engine=ray"
+        )
+
+
+def _check_privacy(config: Config) -> None:
+    """The four styles, and what contradicts them (DESIGN, section 4)."""
+    style, federation = config.privacy.style, config.federation
+    if style.protects_records:
+        _check_noise_source("sample", config.privacy.sample)
+    if style.protects_clients:
+        _check_noise_source("user", config.privacy.user)
+        if federation.min_clients is not None:
+            raise ConfigError(
+                f"federation.min_clients={federation.min_clients} contradicts privacy.style={style}:"
+                " how many took part is secret there and may decide nothing; leave it null"
+            )
+        if federation.weighting is not Weighting.uniform:
+            raise ConfigError(
+                f"federation.weighting={federation.weighting} contradicts privacy.style={style}: "
+                "weights by examples break the bound on one client; use federation.weighting=uniform"
+            )
+    elif federation.sampler is SamplerName.poisson and style is PrivacyStyle.sample:
+        return
+    if not style.protects_records and federation.max_participations is not None:
+        raise ConfigError(
+            f"federation.max_participations={federation.max_participations} limits a record-level "
+            f"budget, but privacy.style={style} has none: use privacy=sample or privacy=hybrid"
+        )
+
+
+def _check_noise_source(
+    level: str, settings: SamplePrivacyConfig | UserPrivacyConfig
+) -> None:
+    given = [settings.target_epsilon is not None, settings.noise_multiplier is not None]
+    if not any(given):
+        raise ConfigError(
+            f"privacy.{level} needs privacy.{level}.target_epsilon (for example 3) or "
+            f"privacy.{level}.noise_multiplier (for example 1.0)"
         )

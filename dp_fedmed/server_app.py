@@ -13,14 +13,26 @@ import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from dp_fedmed.config import Config, from_run_config
+from dp_fedmed.config import Config, ConfigError, PrivacyStyle, from_run_config
 from dp_fedmed.data import load_data, partition
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.nodes import NodeError, wait_for_nodes
-from dp_fedmed.federation.run_directory import LOG_FILE, REPORT_FILE, RunDirectory
+from dp_fedmed.federation.client_level import ClientLevelMechanism
+from dp_fedmed.federation.nodes import Node, NodeError, wait_for_nodes
+from dp_fedmed.federation.privacy_guard import BudgetSpent, PrivacyGuard
+from dp_fedmed.federation.privacy_plan import make_plan
+from dp_fedmed.federation.privacy_report import no_privacy, privacy_report
+from dp_fedmed.federation.run_directory import REPORT_FILE, RunDirectory
 from dp_fedmed.federation.sampling import make_sampler
+from dp_fedmed.federation.secrets import (
+    RoundSecrets,
+    create_server_key,
+    destroy_server_key,
+    round_digest,
+    run_name,
+)
 from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients
 from dp_fedmed.models import build_model
+from dp_fedmed.privacy.noise import NoiseKey
 from dp_fedmed.reporting.display import Display, LogDisplay
 from dp_fedmed.reporting.plots import plot_metrics
 from dp_fedmed.reporting.run_log import log_to, show_on_stdout
@@ -30,6 +42,7 @@ from dp_fedmed.tasks.local_training import pick_device
 logger = logging.getLogger(__name__)
 
 COMPLETED = "completed"
+COUPLING_TOLERANCE = 1e-3
 
 
 @dataclass
@@ -56,9 +69,13 @@ class ServerRun:
         self.result = RunResult(run_dir=self.directory.path)
         self.task = make_task(config.task)
         self.device = pick_device(config.training.device)
+        self.key: NoiseKey | None = None
+        self.guard: PrivacyGuard | None = None
+        if config.privacy.style is not PrivacyStyle.none:
+            self.key = create_server_key(config)
         self._best: ArrayRecord | None = None
 
-    def run(self, grid: Grid, nodes: dict[str, int]) -> RunResult:
+    def run(self, grid: Grid, nodes: dict[str, Node]) -> RunResult:
         """Train, then choose, test and save the final model; a stopped run keeps its last one."""
         started = time.perf_counter()
         config = self.config
@@ -70,13 +87,7 @@ class ServerRun:
             num_classes=self.data.num_classes,
             seed=config.seed,
         ).to(self.device)
-        strategy = DPStrategy(
-            config.federation,
-            nodes=nodes,
-            sampler=make_sampler(config.federation, seed=config.seed),
-            seed=config.seed,
-            on_round=self._on_round,
-        )
+        strategy = self._make_strategy(nodes)
         self.state = model_arrays.ModelState(self.model)
         initial = model_arrays.to_record(self.state.read())
         strategy.arrays = initial
@@ -92,6 +103,9 @@ class ServerRun:
         except TooFewClients as error:
             self.result.stopped = str(error)
             logger.error("%s", error)
+        except BudgetSpent as error:
+            self.result.stopped = str(error)
+            logger.info("%s", error)
         except KeyboardInterrupt:
             self.result.stopped = f"interrupted after round {self.result.rounds}"
             logger.error("%s", self.result.stopped)
@@ -99,6 +113,63 @@ class ServerRun:
         self.result.seconds = time.perf_counter() - started
         self.display.summary(config, self.result)
         return self.result
+
+    def _make_strategy(self, nodes: dict[str, Node]) -> DPStrategy:
+        """The strategy of the configured style, with its budget, mechanism and secret streams."""
+        config = self.config
+        sampler = make_sampler(config.federation)
+        if self.key is None:
+            return DPStrategy(
+                config.federation,
+                nodes={name: node.node_id for name, node in nodes.items()},
+                sampler=sampler,
+                seed=config.seed,
+                on_round=self._on_round,
+            )
+        key = self.key
+        if config.privacy.style.protects_records:
+            self._refuse_coupled_records()
+        plan = make_plan(
+            config,
+            records={name: node.records or 0 for name, node in nodes.items()},
+            sampler=sampler,
+            is_private=key.is_private,
+        )
+        self.guard = PrivacyGuard(config, plan)
+        mechanism = None
+        if plan.user_event is not None:
+            mechanism = ClientLevelMechanism(
+                config.privacy.user,
+                noise_multiplier=plan.user_event.noise_multiplier,
+                expected_cohort=sampler.expected(config.federation.num_clients),
+            )
+
+        def secrets(server_round: int, model: model_arrays.State) -> RoundSecrets:
+            digest = round_digest(list(model.values()), config)
+            return RoundSecrets(key, run_name(config), server_round, digest)
+
+        return DPStrategy(
+            config.federation,
+            nodes={name: node.node_id for name, node in nodes.items()},
+            sampler=sampler,
+            seed=config.seed,
+            on_round=self._on_round,
+            guard=self.guard,
+            mechanism=mechanism,
+            secrets=secrets,
+        )
+
+    def _refuse_coupled_records(self) -> None:
+        from dp_fedmed.tasks.dp_sgd import coupling
+
+        found = coupling(self.model, self.task, self.data.val, self.device)
+        if found > COUPLING_TOLERANCE:
+            raise ConfigError(
+                f"model._target_={self.config.model._target_} with task.loss={self.config.task.loss}"
+                f" couples records: a record's loss changes by {found:.1%} with its batch, so "
+                "clipping each record bounds nothing; use layers and losses that treat records "
+                "one by one"
+            )
 
     def _describe_clients(self, num_clients: int) -> None:
         """Who has what, as a picture: only a simulation knows."""
@@ -112,6 +183,9 @@ class ServerRun:
     def _validate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Validation metrics of a round's model; in style `none` they choose the final model."""
         metrics = self._evaluate(arrays, "val")
+        if self.key is not None:  # choosing the best would be one more release: the last is kept
+            self.result.val, self.result.selected_round = metrics, server_round
+            return MetricRecord(dict(metrics)) if metrics else None
         wanted = metrics.get(self.config.task.metric)
         held = self.result.val.get(self.config.task.metric)
         sign = 1.0 if self.task.larger_is_better else -1.0
@@ -128,18 +202,32 @@ class ServerRun:
     def _on_round(self, record: RoundRecord) -> None:
         self.result.rounds = record.server_round
         self.result.clients = record.client_metrics or self.result.clients
-        row: dict[str, Any] = {
-            "round": record.server_round,
+        row: dict[str, Any] = {"round": record.server_round, "val": record.server_metrics}
+        seen: dict[str, Any] = {
             "cohort": len(record.cohort),
             "failed": sorted(record.failed),
             "train_loss": record.train_loss,
-            "val": record.server_metrics,
             "seconds": round(record.seconds, 4),
         }
         if record.client_metrics:
-            row["clients"] = record.client_metrics
-        self.directory.append_metrics(row)
+            seen["clients"] = record.client_metrics
+        if self.guard is None:
+            self.directory.append_metrics(row | seen)
+        else:
+            row["epsilon"] = self.guard.published_epsilons(record.server_round)
+            self.directory.append_metrics(row)
+            private = {"round": record.server_round, "names": record.cohort, **seen}
+            self.directory.append_private(private | {"epsilon": self.guard.epsilons()})
+            self._write_report(record.server_round)
+            record = public_record(record, row["epsilon"])
+            logger.info("%s", describe_budget(self.config, row["epsilon"], self.guard))
         self.display.round(record)
+
+    def _write_report(self, rounds: int) -> None:
+        if self.guard is None:
+            self.directory.write_json(REPORT_FILE, no_privacy(self.config))
+        else:
+            self.directory.write_json(REPORT_FILE, privacy_report(self.config, self.guard, rounds))
 
     def _finish(self, last: ArrayRecord) -> None:
         """Write the final model and touch the test data, once."""
@@ -157,7 +245,9 @@ class ServerRun:
                 "test": self.result.test,
             }
         )
-        self.directory.write_json(REPORT_FILE, privacy_report(self.config))
+        self._write_report(self.result.rounds)
+        if self.key is not None:
+            destroy_server_key(self.config, self.key)
         plot_metrics(
             self.directory.metrics(),
             self.config.task.metric,
@@ -167,17 +257,27 @@ class ServerRun:
         )
 
 
-def privacy_report(config: Config) -> dict[str, Any]:
-    """What a run guarantees, in words and numbers."""
-    return {
-        "schema": 1,
-        "style": str(config.privacy.style),
-        "guarantees": [],
-        "statement": (
-            "No differential privacy. The server saw every client's update in the clear, and the "
-            "final model, its selection and all metrics may reveal any training record."
-        ),
-    }
+def public_record(record: RoundRecord, epsilons: dict[str, float]) -> RoundRecord:
+    """A round as it may be shown in a private style: no cohort, no client's loss or failure."""
+    return RoundRecord(
+        server_round=record.server_round,
+        server_metrics=record.server_metrics,
+        seconds=record.seconds,
+        epsilons=epsilons,
+    )
+
+
+def describe_budget(config: Config, epsilons: dict[str, float], guard: PrivacyGuard) -> str:
+    """One line on what is spent and what is left."""
+    parts = []
+    for level, spent in epsilons.items():
+        settings = config.privacy.sample if level == "sample" else config.privacy.user
+        target = settings.target_epsilon
+        parts.append(f"ε_{level} {spent:.3f}" + (f" of {target:g}" if target else ""))
+    left = guard.rounds_left()
+    if left is not None:
+        parts.append(f"{left} rounds left in the client-level budget")
+    return ", ".join(parts)
 
 
 def serve(
@@ -185,7 +285,12 @@ def serve(
 ) -> RunResult:
     """Run a configuration on a grid, whichever engine is behind it."""
     expected = config.federation.num_clients if num_clients_given else None
-    nodes = wait_for_nodes(grid, expected=expected, timeout=config.federation.connect_timeout)
+    nodes = wait_for_nodes(
+        grid,
+        expected=expected,
+        timeout=config.federation.connect_timeout,
+        ask_all=config.privacy.style.protects_records,
+    )
     if len(nodes) != config.federation.num_clients:
         if num_clients_given:
             raise NodeError(
@@ -194,7 +299,7 @@ def serve(
             )
         config = config.replace(federation=replace(config.federation, num_clients=len(nodes)))
     run = ServerRun(config, display)
-    with log_to(run.directory.path / LOG_FILE):
+    with log_to(run.directory.log_file(secret=config.privacy.style.protects_clients)):
         return run.run(grid, nodes)
 
 

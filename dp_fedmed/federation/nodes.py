@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -48,26 +49,37 @@ def client_name(node_config: Mapping[str, Any]) -> str:
     )
 
 
-def wait_for_nodes(grid: Grid, *, expected: int | None, timeout: float) -> dict[str, int]:
-    """Wait until the federation is complete, and return each client's node by its name.
+@dataclass(frozen=True)
+class Node:
+    """One client as the server knows it."""
+
+    node_id: int
+    records: int | None = None
+
+
+def wait_for_nodes(
+    grid: Grid, *, expected: int | None, timeout: float, ask_all: bool = False
+) -> dict[str, Node]:
+    """Wait until the federation is complete, and return each client by its name.
 
     Args:
         grid: where the nodes are.
         expected: how many clients there must be; None to believe a simulation's own count.
         timeout: seconds to wait for them.
+        ask_all: ask also the nodes of a local grid, whose names are known without.
 
     Raises:
         NodeError: too few nodes in time, a node without an answer, or two with one name.
     """
-    if isinstance(grid, LocalGrid):
-        return {client_name({"partition-id": p}): n for n, p in grid.partition_ids().items()}
+    if isinstance(grid, LocalGrid) and not ask_all:
+        return {client_name({"partition-id": p}): Node(n) for n, p in grid.partition_ids().items()}
     deadline = time.monotonic() + timeout
-    known: dict[int, str] = {}
+    known: dict[int, ConfigRecord] = {}
     while True:
         new = sorted(set(grid.get_node_ids()) - set(known))
         answers = _ask(grid, new, deadline - time.monotonic()) if new else {}
         for node_id, answer in answers.items():
-            known[node_id] = str(answer["name"])
+            known[node_id] = answer
             if expected is None and "num-partitions" in answer:
                 expected = int(str(answer["num-partitions"]))
         if expected is not None and len(known) >= expected:
@@ -96,10 +108,12 @@ def _ask(grid: Grid, node_ids: list[int], timeout: float) -> dict[int, ConfigRec
     return answers
 
 
-def _by_name(known: Mapping[int, str]) -> dict[str, int]:
-    nodes: dict[str, int] = {}
-    for node_id, name in known.items():
+def _by_name(known: Mapping[int, ConfigRecord]) -> dict[str, Node]:
+    nodes: dict[str, Node] = {}
+    for node_id, answer in known.items():
+        name = str(answer["name"])
         if name in nodes:
             raise NodeError(f"two nodes have the name {name!r}: give each its own client-id")
-        nodes[name] = node_id
+        records = answer.get("num-records")
+        nodes[name] = Node(node_id, None if records is None else int(str(records)))
     return dict(sorted(nodes.items()))

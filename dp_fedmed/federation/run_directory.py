@@ -20,6 +20,7 @@ MODEL_FILE = "model.safetensors"
 BEST_FILE = "best.safetensors"
 REPORT_FILE = "privacy_report.json"
 LOG_FILE = "run.log"
+PRIVATE_FILE = "rounds.jsonl"
 
 
 class RunDirectory:
@@ -57,6 +58,22 @@ class RunDirectory:
         """Add one line to `metrics.jsonl`."""
         with open(self.path / METRICS_FILE, "a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def append_private(self, row: Mapping[str, Any]) -> None:
+        """Add one line to `private/rounds.jsonl`: who took part, and what clients reported."""
+        file = self._private_folder() / PRIVATE_FILE
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with os.fdopen(os.open(file, flags, 0o600), "a", encoding="utf-8") as handle:
+            handle.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def log_file(self, *, secret: bool) -> Path:
+        """Where log lines go: into `private/` where they would show who took part."""
+        return (self._private_folder() if secret else self.path) / LOG_FILE
+
+    def _private_folder(self) -> Path:
+        folder = self.path / "private"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every line of `metrics.jsonl`."""

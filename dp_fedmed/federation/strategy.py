@@ -1,4 +1,5 @@
-"""One round of the federation, from top to bottom: sample, configure, receive, check, sum, apply.
+"""One round of the federation, from top to bottom: sample, charge, configure, receive, check, clip,
+sum, noise, apply.
 
 This is the one place where a client's reply becomes part of the model. Nothing from a reply is used
 before `_contribution` has checked it.
@@ -20,8 +21,12 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from dp_fedmed.config import FederationConfig, Weighting
 from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.client_level import ClientLevelMechanism
+from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.federation.secrets import RoundSecrets
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
+from dp_fedmed.privacy.noise import Purpose
 from dp_fedmed.randomness import stream
 
 logger = logging.getLogger(__name__)
@@ -44,6 +49,7 @@ class RoundRecord:
     server_metrics: dict[str, float] = field(default_factory=dict)
     client_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
+    epsilons: dict[str, float] = field(default_factory=dict)
 
 
 class _Sum:
@@ -83,6 +89,9 @@ class DPStrategy(Strategy):
         sampler: decides who takes part.
         seed: for the draw of clients that evaluate.
         on_round: called with the record of every finished round, and of round 0.
+        guard: the run's privacy budget; None in style `none`.
+        mechanism: clips and noises whole updates; None unless clients are protected.
+        secrets: the streams of a round, given its number and the model that is sent.
     """
 
     def __init__(
@@ -93,9 +102,15 @@ class DPStrategy(Strategy):
         sampler: Sampler,
         seed: int,
         on_round: Callable[[RoundRecord], None] = lambda record: None,
+        guard: PrivacyGuard | None = None,
+        mechanism: ClientLevelMechanism | None = None,
+        secrets: Callable[[int, model_arrays.State], RoundSecrets] | None = None,
     ) -> None:
+        if mechanism is not None and (guard is None or secrets is None):
+            raise ValueError("client-level privacy needs a guard to charge and secrets to draw from")
         self.config, self.nodes, self.sampler, self.seed = config, dict(nodes), sampler, seed
         self.on_round = on_round
+        self.guard, self.mechanism, self.secrets = guard, mechanism, secrets
         self.optimizer = ServerOptimizer(config)
         self.arrays = ArrayRecord()
         self._names = {node_id: name for name, node_id in self.nodes.items()}
@@ -153,10 +168,29 @@ class DPStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One message to each client of the cohort, in name order."""
+        """Draw the cohort, charge its round, and make one message to each client, in name order.
+
+        Raises:
+            BudgetSpent: if the round does not fit into a privacy budget.
+        """
         self.arrays = arrays
-        self._record.cohort = self.sampler.cohort(server_round, list(self.nodes))
-        return self._messages("train", self._record.cohort, server_round, arrays, config)
+        cohort = self.sampler.cohort(list(self.nodes), self._cohort_generator(server_round))
+        if self.guard is not None:
+            cohort = self.guard.admit(cohort)
+            self.guard.charge(server_round, cohort)
+        self._record.cohort = cohort
+        return self._messages("train", cohort, server_round, arrays, config)
+
+    def _cohort_generator(self, server_round: int) -> np.random.Generator:
+        """Secret where the guarantee rests on hidden cohorts, else from the seed."""
+        if self.mechanism is not None:
+            return self._secrets(server_round).sampling(Purpose.COHORT)
+        return stream(self.seed, "cohort", server_round)
+
+    def _secrets(self, server_round: int) -> RoundSecrets:
+        if self.secrets is None:
+            raise ValueError("this strategy has no secret streams")
+        return self.secrets(server_round, model_arrays.from_record(self.arrays))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -164,22 +198,32 @@ class DPStrategy(Strategy):
         """The next model, or None when nobody contributed; and the mean training loss."""
         model = model_arrays.from_record(self.arrays)
         updates, losses = _Sum(model), []
+        if self.mechanism is not None:
+            self.mechanism.start(model)
         for name, reply in self._in_name_order(self._record.cohort, replies):
             contribution = self._contribution(name, reply, model)
             if contribution is not None:
                 update, examples, loss = contribution
-                updates.add(
-                    update, examples if self.config.weighting is Weighting.examples else 1.0
-                )
                 losses.append((loss, examples))
-        self._require_enough(len(losses))
-        if updates.weight == 0.0:
-            return None, None
-        self._record.train_loss = _weighted_mean(losses)
-        new_model = self.optimizer.step(model, updates.mean())
-        return model_arrays.to_record(new_model), MetricRecord(
-            {"train_loss": self._record.train_loss}
-        )
+                if self.mechanism is not None:
+                    self.mechanism.add(update)
+                elif self.config.weighting is Weighting.examples:
+                    updates.add(update, examples)
+                else:
+                    updates.add(update, 1.0)
+        if losses:
+            self._record.train_loss = _weighted_mean(losses)
+        if self.mechanism is not None:  # an empty cohort too releases noise
+            average = self.mechanism.release(self._secrets(server_round))
+        else:
+            self._require_enough(len(losses))
+            if updates.weight == 0.0:
+                return None, None
+            average = updates.mean()
+        new_model = self.optimizer.step(model, average)
+        loss = self._record.train_loss
+        metrics = None if loss is None else MetricRecord({"train_loss": loss})
+        return model_arrays.to_record(new_model), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -228,12 +272,15 @@ class DPStrategy(Strategy):
         arrays: ArrayRecord,
         config: ConfigRecord,
     ) -> list[Message]:
-        told = ConfigRecord({**config, "round": server_round})
-        content = RecordDict({"arrays": arrays, "config": told})
-        return [
-            Message(content, self.nodes[name], message_type, group_id=str(server_round))
-            for name in names
-        ]
+        messages = []
+        for name in names:
+            told: dict[str, Any] = {**config, "round": server_round}
+            if self.guard is not None and message_type == "train":
+                told |= self.guard.told(name)
+            content = RecordDict({"arrays": arrays, "config": ConfigRecord(told)})
+            node = self.nodes[name]
+            messages.append(Message(content, node, message_type, group_id=str(server_round)))
+        return messages
 
     def _in_name_order(
         self, cohort: list[str], replies: Iterable[Message]
@@ -267,6 +314,8 @@ class DPStrategy(Strategy):
             examples = metrics.get("num-examples", -1)
             if examples != int(examples) or examples < 0:
                 raise ValueError(f"num-examples={examples:g} is not a count")
+            if self.guard is not None:
+                self.guard.check_reply(name, content.config_records.get("privacy"))
             update = model_arrays.checked(content.array_records["arrays"], model)
         except (ValueError, KeyError) as error:
             reason = f"its reply has no {error}" if isinstance(error, KeyError) else str(error)
@@ -278,11 +327,11 @@ class DPStrategy(Strategy):
         return update, int(examples), metrics.get("train_loss", 0.0)
 
     def _require_enough(self, contributed: int) -> None:
-        if self._record.failed and contributed < self.config.min_clients:
+        if self._record.failed and contributed < (self.config.min_clients or 1):
             raise TooFewClients(
                 f"round {self._record.server_round}: {contributed} of "
                 f"{len(self._record.cohort)} clients contributed, fewer than "
-                f"federation.min_clients={self.config.min_clients}; the model is the one of round "
+                f"federation.min_clients={self.config.min_clients or 1}; the model is the one of round "
                 f"{self._record.server_round - 1}"
             )
 

@@ -91,6 +91,7 @@ class ConsoleDisplay:
         if self.console.is_terminal:
             value = record.server_metrics.get(self.metric)
             status = "" if value is None else f"val {self.metric} {value:.3f}"
+            status += "".join(f" ε_{level} {e:.2f}" for level, e in record.epsilons.items())
             self._progress.update(self._task, completed=record.server_round, status=status)
             for name, reason in record.failed.items():
                 self.console.print(
@@ -136,6 +137,7 @@ def describe_round(record: RoundRecord) -> str:
         parts.append(f"train loss {record.train_loss:.4f}")
     if record.server_metrics:
         parts.append(f"val {describe(record.server_metrics)}")
+    parts += [f"ε_{level} {spent:.3f}" for level, spent in record.epsilons.items()]
     return " · ".join(parts)
 
 

@@ -1,0 +1,219 @@
+"""What a run will spend, decided before round 1 from public numbers only.
+
+For each client: q from its number of records (which counts as public), the steps of a round, the
+rounds it may take part in, and σ. For the federation: σ of the sum of clipped updates.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dp_fedmed.config import Calibration, Config, ConfigError, TrainingConfig
+from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.privacy import PrivacyAccountant, PrivacyEvent, calibrate, compute_noise_multiplier
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientPlan:
+    """One client's record-level plan."""
+
+    records: int
+    sample_rate: float
+    steps: int
+    participations: int
+    noise_multiplier: float
+    is_private: bool = True
+
+    @property
+    def round_event(self) -> PrivacyEvent:
+        """What one round costs a record of this client."""
+        return PrivacyEvent.poisson(
+            unit="record",
+            noise_multiplier=self.noise_multiplier,
+            sample_rate=self.sample_rate,
+            count=self.steps,
+            is_private=self.is_private,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyPlan:
+    """A run's plan: record level by client, and client level."""
+
+    delta_sample: float | None
+    delta_user: float | None
+    clients: Mapping[str, ClientPlan]
+    user_event: PrivacyEvent | None
+    num_rounds: int
+
+    def accountant(self, config: Config) -> PrivacyAccountant:
+        """An accountant with this plan's δ and the config's budgets."""
+        sample, user = config.privacy.sample, config.privacy.user
+        accountant = PrivacyAccountant(
+            self.delta_sample or self.delta_user or 1e-5,
+            target_epsilon=sample.target_epsilon if self.delta_sample is not None else None,
+            user_target_delta=self.delta_user,
+            user_target_epsilon=user.target_epsilon if self.delta_user is not None else None,
+            method=config.privacy.accountant.value,
+        )
+        return accountant
+
+
+def sample_rate(records: int, training: TrainingConfig) -> float:
+    """q of a client: the batch size over its records, at most 1.
+
+    >>> sample_rate(100, TrainingConfig(batch_size=64))
+    0.64
+    """
+    return min(1.0, training.batch_size / records)
+
+
+def steps_per_round(records: int, training: TrainingConfig) -> int:
+    """Noisy steps of a round: as configured, else an expected pass over the data an epoch."""
+    if training.local_steps is not None:
+        return training.local_steps
+    return training.local_epochs * max(1, round(1.0 / sample_rate(records, training)))
+
+
+def make_plan(
+    config: Config, *, records: Mapping[str, int], sampler: Sampler, is_private: bool
+) -> PrivacyPlan:
+    """Decide every σ, q and T of a run.
+
+    Args:
+        config: the run's configuration.
+        records: each client's number of training records; empty where records are not protected.
+        sampler: who takes part; it makes the client-level event.
+        is_private: False when the noise comes from a public seed.
+
+    Raises:
+        ConfigError: if a target cannot be met.
+    """
+    style = config.privacy.style
+    rounds = config.federation.num_rounds
+    delta_sample = delta_user = None
+    clients: dict[str, ClientPlan] = {}
+    user_event = None
+    if style.protects_records:
+        delta_sample = config.privacy.sample.target_delta or default_delta(sum(records.values()))
+        _warn_about("sample", delta_sample, min(records.values()), "records of the smallest client")
+        clients = _client_plans(config, records, delta_sample, is_private)
+    if style.protects_clients:
+        population = config.federation.num_clients
+        delta_user = config.privacy.user.target_delta or default_delta(population)
+        _warn_about("user", delta_user, population, "clients")
+        sigma = _user_sigma(config, sampler, delta_user)
+        user_event = sampler.event(
+            noise_multiplier=sigma, population=population, is_private=is_private
+        )
+    return PrivacyPlan(
+        delta_sample=delta_sample,
+        delta_user=delta_user,
+        clients=clients,
+        user_event=user_event,
+        num_rounds=rounds,
+    )
+
+
+def default_delta(units: int) -> float:
+    """A δ well below one over the number of units: 1e-5, or n^-1.1 where that is smaller.
+
+    >>> default_delta(500), default_delta(10**6) < 1e-6
+    (1e-05, True)
+    """
+    return min(1e-5, units**-1.1)
+
+
+def _warn_about(level: str, delta: float, units: int, what: str) -> None:
+    if delta >= 1.0 / units:
+        logger.warning(
+            "privacy.%s.target_delta=%g is not below 1/%d (%s): it would allow to publish one of "
+            "them in full; use %.1g or less",
+            level,
+            delta,
+            units,
+            what,
+            default_delta(units),
+        )
+
+
+def _client_plans(
+    config: Config, records: Mapping[str, int], delta: float, is_private: bool
+) -> dict[str, ClientPlan]:
+    settings, training = config.privacy.sample, config.training
+    participations = config.federation.max_participations or config.federation.num_rounds
+    participations = min(participations, config.federation.num_rounds)
+    shapes = {
+        name: (sample_rate(n, training), steps_per_round(n, training))
+        for name, n in records.items()
+        if n > 0
+    }
+    if settings.noise_multiplier is not None:
+        sigmas = dict.fromkeys(set(shapes.values()), settings.noise_multiplier)
+    else:
+        sigmas = {
+            (q, steps): _calibrated("sample", config, delta, q, steps, participations)
+            for q, steps in set(shapes.values())
+        }
+        if settings.calibration is Calibration.worst_client:
+            sigmas = dict.fromkeys(sigmas, max(sigmas.values()))
+    return {
+        name: ClientPlan(
+            records=records[name],
+            sample_rate=q,
+            steps=steps,
+            participations=participations,
+            noise_multiplier=sigmas[q, steps],
+            is_private=is_private,
+        )
+        for name, (q, steps) in sorted(shapes.items())
+    }
+
+
+def _calibrated(
+    level: str, config: Config, delta: float, q: float, steps: int, rounds: int
+) -> float:
+    settings = config.privacy.sample if level == "sample" else config.privacy.user
+    target = settings.target_epsilon
+    if target is None or not math.isfinite(target):
+        raise ConfigError(f"privacy.{level}.target_epsilon={target} cannot be calibrated for")
+    try:
+        return compute_noise_multiplier(
+            target_epsilon=target,
+            target_delta=delta,
+            sample_rate=q,
+            steps_per_round=steps,
+            num_rounds=rounds,
+            accountant=config.privacy.accountant.value,
+        )
+    except ValueError as error:
+        raise ConfigError(f"privacy.{level}.target_epsilon={target:g}: {error}") from error
+
+
+def _user_sigma(config: Config, sampler: Sampler, delta: float) -> float:
+    settings = config.privacy.user
+    if settings.noise_multiplier is not None:
+        return settings.noise_multiplier
+    population, rounds = config.federation.num_clients, config.federation.num_rounds
+    probe = sampler.event(noise_multiplier=1.0, population=population)
+    if probe.sampling == "poisson" and probe.sample_rate is not None:
+        return _calibrated("user", config, delta, probe.sample_rate, 1, rounds)
+    if probe.key[2] == 1.0:
+        return _calibrated("user", config, delta, 1.0, 1, rounds)
+    target = settings.target_epsilon or 0.0
+    try:
+        return calibrate(
+            lambda sigma: [
+                sampler.event(noise_multiplier=sigma, population=population).times(rounds)
+            ],
+            target_epsilon=target,
+            target_delta=delta,
+            accountant=config.privacy.accountant.value,
+        )
+    except ValueError as error:
+        raise ConfigError(f"privacy.user.target_epsilon={target:g}: {error}") from error

@@ -1,0 +1,165 @@
+"""`privacy_report.json`: what a run guarantees to whom, with every number's unit beside it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dp_fedmed.config import Config, PrivacyStyle
+from dp_fedmed.federation.privacy_guard import PrivacyGuard
+from dp_fedmed.privacy import History, PrivacyEvent
+
+SCHEMA = 1
+
+OUTSIDE_ALWAYS = (
+    "repeated runs on the same data, for example to tune settings: each adds to what is spent",
+    "the number of records of each client, which counts as public",
+)
+OUTSIDE_VALIDATION = (
+    "validation and test metrics: they are computed on the server's own validation and test "
+    "records, which this guarantee does not protect"
+)
+OUTSIDE_CLIENT_METRICS = (
+    "training losses and metrics of clients: they are kept in private/ and are not to be published"
+)
+
+
+def no_privacy(config: Config) -> dict[str, Any]:
+    """The report of a run without differential privacy."""
+    return {
+        "schema": SCHEMA,
+        "style": str(PrivacyStyle.none),
+        "guarantees": [],
+        "statement": (
+            "No differential privacy. The server saw every client's update in the clear, and the "
+            "final model, its selection and all metrics may reveal any training record."
+        ),
+    }
+
+
+def privacy_report(config: Config, guard: PrivacyGuard, rounds: int) -> dict[str, Any]:
+    """The report after so many rounds.
+
+    Cohorts are secret in user and hybrid styles, so there each client is shown with the most
+    rounds that it can have taken part in, not with those that it did.
+    """
+    style = config.privacy.style
+    guarantees = []
+    if guard.plan.clients:
+        guarantees.append(_record_guarantee(config, guard, rounds))
+    if guard.plan.user_event is not None:
+        guarantees.append(_client_guarantee(config, guard, rounds))
+    private = guard.accountant.is_private and config.privacy.noise_seed is None
+    report: dict[str, Any] = {
+        "schema": SCHEMA,
+        "style": str(style),
+        "rounds": rounds,
+        "guarantees": guarantees,
+        "observers": observers(config, guarantees),
+        "conservative_sum": {
+            "name": "conservative sum of the accounting protocol",
+            "epsilon": math.fsum(g["epsilon"] for g in guarantees),
+            "delta": math.fsum(g["delta"] for g in guarantees),
+        },
+        "outside_the_guarantee": [OUTSIDE_VALIDATION, OUTSIDE_CLIENT_METRICS, *OUTSIDE_ALWAYS],
+        "trust_boundary": (
+            "simulated: the clients' keys derive from the run's key on one machine; in a deployment "
+            "each client draws its own and the server never has it"
+        ),
+        "noise_is_private": private,
+    }
+    if not private:
+        report["warning"] = "not private: noise seed is public"
+    return report
+
+
+def observers(config: Config, guarantees: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Who is promised what: the server sees more than whoever receives the model."""
+    by_unit = {g["unit"]: g for g in guarantees}
+    rows = []
+    for observer in ("server", "model recipients"):
+        row: dict[str, Any] = {"observer": observer}
+        for unit in ("record", "client"):
+            held = by_unit.get(unit)
+            if held is not None and not (observer == "server" and unit == "client"):
+                row[unit] = {"epsilon": held["epsilon"], "delta": held["delta"]}
+            else:
+                row[unit] = None
+        rows.append(row)
+    return rows
+
+
+def _record_guarantee(config: Config, guard: PrivacyGuard, rounds: int) -> dict[str, Any]:
+    hidden = config.privacy.style.protects_clients
+    delta = guard.plan.delta_sample or 0.0
+    clients, histories = {}, {}
+    for name, plan in guard.plan.clients.items():
+        taken = min(rounds, plan.participations) if hidden else guard.participations[name]
+        events = [plan.round_event.times(taken)] if taken else []
+        epsilon, _ = _both(events, delta, config)
+        histories[name] = events
+        clients[name] = {
+            "records": plan.records,
+            "noise_multiplier": plan.noise_multiplier,
+            "sample_rate": plan.sample_rate,
+            "steps": plan.steps * taken,
+            "rounds": taken,
+            "epsilon": epsilon,
+        }
+    worst = max(clients, key=lambda name: clients[name]["epsilon"])
+    epsilon, other = _both(histories[worst], delta, config)
+    return {
+        "unit": "record",
+        "unit_in_words": "one record of one site; a patient with several records is not a record",
+        "adjacency": "add_remove",
+        "sampling": "Poisson batches",
+        "max_grad_norm": config.privacy.sample.max_grad_norm,
+        "epsilon": epsilon,
+        "delta": delta,
+        "target_epsilon": config.privacy.sample.target_epsilon,
+        "accountant": str(config.privacy.accountant),
+        "epsilon_by_other_accountant": other,
+        "worst_client": worst,
+        "rounds_shown": "planned worst case" if hidden else "realised",
+        "assumption": "a record sits at one site only: the guarantee is the worst client's",
+        "clients": clients,
+    }
+
+
+def _client_guarantee(config: Config, guard: PrivacyGuard, rounds: int) -> dict[str, Any]:
+    event = guard.plan.user_event
+    if event is None:
+        raise ValueError("no client-level guarantee in this style")
+    delta = guard.plan.delta_user or 0.0
+    epsilon, other = _both([event.times(rounds)] if rounds else [], delta, config)
+    return {
+        "unit": "client",
+        "unit_in_words": "one whole client with all its records",
+        "adjacency": event.adjacency,
+        "sampling": event.sampling,
+        "sample_rate": event.sample_rate if event.sample_rate is not None else 1.0,
+        "noise_multiplier": event.noise_multiplier,
+        "max_grad_norm": config.privacy.user.max_grad_norm,
+        "clipping": str(config.privacy.user.clipping),
+        "steps": rounds,
+        "epsilon": epsilon,
+        "delta": delta,
+        "target_epsilon": config.privacy.user.target_epsilon,
+        "accountant": str(config.privacy.accountant),
+        "epsilon_by_other_accountant": other,
+        "assumption": "cohorts stay secret: amplification by sampling rests on it",
+    }
+
+
+def _both(
+    events: list[PrivacyEvent], delta: float, config: Config
+) -> tuple[float, dict[str, float] | None]:
+    """ε by the accountant in force, and by the other one."""
+    if not events:
+        return 0.0, None
+    history = History(events)
+    name = config.privacy.accountant.value
+    other = "pld" if name == "rdp" else "rdp"
+    return history.epsilon(delta=delta, method=name), {
+        other: history.epsilon(delta=delta, method=other)
+    }

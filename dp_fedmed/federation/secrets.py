@@ -1,0 +1,110 @@
+"""Where a run's secret randomness comes from: one key for the server, one for each client.
+
+In a simulation the clients' keys derive from the run's key (one trust boundary, and reports say
+so); a deployed client makes its own in its state directory, and the server never has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dp_fedmed.config import Config, ConfigError
+from dp_fedmed.privacy.noise import NoiseKey, NoiseStream, Purpose, StreamId, public_digest
+
+SECRET_FOLDER = Path("private") / "secret"
+KEY_FILE = "noise.key"
+Arrays = list[np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class RoundSecrets:
+    """One party's streams within one round: the same inputs give the same bytes, others do not."""
+
+    key: NoiseKey
+    run: str
+    server_round: int
+    digest: bytes
+    client: str | None = None
+
+    def sampling(self, purpose: Purpose, step: int = 0) -> np.random.Generator:
+        """A generator for cohorts or batches: it depends on public inputs only."""
+        return self.key.stream(self._id(purpose, step, None)).generator
+
+    def noise(self, purpose: Purpose, exact: Arrays, step: int = 0) -> NoiseStream:
+        """The stream that hides `exact`, the very sum that is about to be noised."""
+        return self.key.stream(self._id(purpose, step, self.key.private_digest(exact)))
+
+    def _id(self, purpose: Purpose, step: int, private: bytes | None) -> StreamId:
+        return StreamId(
+            run=self.run,
+            phase=0,
+            purpose=purpose,
+            round_num=self.server_round,
+            public_digest=self.digest,
+            client=self.client,
+            step=step,
+            private_digest=private,
+        )
+
+
+def round_digest(arrays: Arrays, config: Config) -> bytes:
+    """The public inputs of a round: the model that was sent and the settings in force."""
+    settings = {
+        "task": config.task.name,
+        "training": str(config.training),
+        "federation": str(config.federation),
+        "privacy": str(config.privacy),
+        "data": config.data.name,
+        "seed": config.seed,
+    }
+    return public_digest(arrays=arrays, config=settings)
+
+
+def run_name(config: Config) -> str:
+    """The name that separates one run's streams from another's."""
+    return Path(config.run_dir).name or "run"
+
+
+def create_server_key(config: Config) -> NoiseKey:
+    """The run's new key in `private/secret/`, or the public one of `privacy.noise_seed`."""
+    if config.privacy.noise_seed is not None:
+        return NoiseKey.from_public_seed(config.privacy.noise_seed)
+    folder = Path(config.run_dir) / SECRET_FOLDER
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    folder.parent.chmod(0o700)
+    return NoiseKey.create(folder / KEY_FILE)
+
+
+def destroy_server_key(config: Config, key: NoiseKey) -> None:
+    """Forget the key of a finished run: nobody can draw its noise again."""
+    path = Path(config.run_dir) / SECRET_FOLDER / KEY_FILE
+    key.destroy(path if path.exists() else None)
+
+
+def client_key(config: Config, node_config: Mapping[str, Any], name: str) -> NoiseKey:
+    """A client's own key: derived in a simulation, kept in `state-dir` in a deployment."""
+    if config.privacy.noise_seed is not None:
+        return NoiseKey.from_public_seed(config.privacy.noise_seed).derive("client", name)
+    if "state-dir" in node_config:
+        path = Path(str(node_config["state-dir"])) / KEY_FILE
+        path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+        return NoiseKey.load(path) if path.exists() else NoiseKey.create(path)
+    if "partition-id" not in node_config:
+        raise ConfigError(
+            "a deployed client keeps its own noise key: start its SuperNode with "
+            "--node-config \"client-id='…' state-dir='/var/lib/dp_fedmed'\""
+        )
+    run_key = NoiseKey.load(Path(config.run_dir) / SECRET_FOLDER / KEY_FILE)
+    return run_key.derive("client", name)
+
+
+def client_folder(config: Config, node_config: Mapping[str, Any]) -> Path:
+    """Where a client keeps what must outlast a round."""
+    if "state-dir" in node_config:
+        return Path(str(node_config["state-dir"]))
+    return Path(config.run_dir) / "private" / "clients"
