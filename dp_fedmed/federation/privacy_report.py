@@ -96,7 +96,7 @@ def _record_guarantee(config: Config, guard: PrivacyGuard, rounds: int) -> dict[
     for name, plan in guard.plan.clients.items():
         taken = min(rounds, plan.participations) if hidden else guard.participations[name]
         events = [plan.round_event.times(taken)] if taken else []
-        epsilon, _ = _both(events, delta, config)
+        epsilon = History(events).epsilon(delta=delta, method=config.privacy.accountant.value)
         histories[name] = events
         clients[name] = {
             "records": plan.records,

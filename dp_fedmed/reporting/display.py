@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from dp_fedmed.config import Config
+from dp_fedmed.config import Config, PrivacyStyle
 
 if TYPE_CHECKING:
     from dp_fedmed.federation.strategy import RoundRecord
@@ -119,13 +119,21 @@ class ConsoleDisplay:
         self.console.print(table)
         self.console.print(
             f"{config.federation.num_clients} clients, {result.rounds} of {self.total} rounds in "
-            f"{result.seconds:.1f} s; the model of round {result.selected_round} has the best "
-            f"validation {self.metric}.",
+            f"{result.seconds:.1f} s; {_choice(config, result)}.",
             highlight=False,
         )
         if result.stopped != "completed":
             self.console.print(f"[red]Stopped early: {result.stopped}", highlight=False)
         self.console.print(f"Results: {result.run_dir}", soft_wrap=True, highlight=False)
+
+
+def _choice(config: Config, result: RunResult) -> str:
+    if config.privacy.style is PrivacyStyle.none:
+        return (
+            f"the model of round {result.selected_round} has the best validation "
+            f"{config.task.metric}"
+        )
+    return "the model is the last round's, since choosing one would be a release"
 
 
 def describe_round(record: RoundRecord) -> str:

@@ -43,6 +43,7 @@ def show_on_stdout() -> None:
 
 def quiet_console() -> None:
     """Keep the console for the display: warnings of ours pass, Flower's chatter does not."""
+    logging.getLogger("dp_fedmed").propagate = False  # libraries give the root logger handlers
     flower = logging.getLogger("flwr")
     for handler in list(flower.handlers):
         handler.setLevel(logging.CRITICAL)

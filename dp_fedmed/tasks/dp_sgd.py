@@ -7,6 +7,7 @@ empty batches, and for records whose gradient is not finite, which contribute ze
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,9 @@ from dp_fedmed.data.records import Records
 from dp_fedmed.privacy.noise import NoiseStream
 from dp_fedmed.tasks.base import Task, to_input, to_tensors
 from dp_fedmed.tasks.local_training import LocalResult, make_optimizer
+
+# Inputs need no gradient, which Opacus' hooks allow for; torch warns of it all the same.
+warnings.filterwarnings("ignore", message="Full backward hook is firing")
 
 Sum = list[np.ndarray[Any, Any]]
 BatchStream = Callable[[int], np.random.Generator]
