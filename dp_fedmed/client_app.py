@@ -14,7 +14,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from dp_fedmed.config import Config, ConfigError, from_run_config
+from dp_fedmed.config import Config, ConfigError, GradMode, from_run_config
 from dp_fedmed.data import Records, load_data, partition, split_client
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.failures import ClientFailed, describe_failure
@@ -76,6 +76,11 @@ class ClientRuntime:
         """The network's weights."""
         return model_arrays.ModelState(self.model)
 
+    @functools.cached_property
+    def trainable(self) -> set[str]:
+        """Names of the parameters that training changes."""
+        return {name for name, p in self.model.named_parameters() if p.requires_grad}
+
     def preload(self, num_clients: int) -> None:
         """Load what every client needs, so that processes forked from this one share it."""
         data = load_data(self.config.data, seed=self.config.seed)
@@ -132,10 +137,14 @@ class ClientRuntime:
             )
         trained = self.state.read()
         update = {key: np.subtract(trained[key], received[key]) for key in received}
+        if self.config.privacy.style.protects_records:
+            for key in update.keys() - self.trainable:  # a running statistic would be a release
+                update[key] = np.zeros_like(update[key])
         content["arrays"] = model_arrays.to_record(update)
-        content["metrics"] = MetricRecord(
-            {"num-examples": len(records), "train_loss": result.loss, "steps": result.steps}
-        )
+        metrics: dict[str, Any] = {"num-examples": len(records), "steps": result.steps}
+        if not self.config.privacy.style.protects_records:  # a loss on private records is a release
+            metrics["train_loss"] = result.loss
+        content["metrics"] = MetricRecord(metrics)
         return content
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
@@ -207,7 +216,7 @@ class ClientRuntime:
         return DPSGDPlan(
             noise_multiplier=noise,
             max_grad_norm=settings.max_grad_norm,
-            grad_mode=settings.grad_mode,
+            grad_mode=GradMode(str(told["grad_mode"])),
             physical_batch_size=settings.physical_batch_size,
             sample_rate=implied["sample_rate"],
             steps=int(implied["steps"]),
@@ -217,6 +226,9 @@ class ClientRuntime:
         """The network with Opacus' hooks, attached once per process."""
         from dp_fedmed.tasks.dp_sgd import PerSampleGradients
 
+        if self._gradients is not None and self._gradients.mode is not plan.grad_mode:
+            self._gradients.close()
+            self._gradients = None
         if self._gradients is None:
             self._gradients = PerSampleGradients(
                 self.model, self.task, plan.grad_mode, plan.max_grad_norm
@@ -251,7 +263,8 @@ def build_client_app(
         key = "" if config is not None else json.dumps(dict(context.run_config), sort_keys=True)
         if key not in made:
             made.clear()  # one federation at a time: a changed run-config frees the old data
-            made[key] = ClientRuntime(config or from_run_config(context.run_config))
+            composed = config or from_run_config(context.run_config, run_id=context.run_id)
+            made[key] = ClientRuntime(composed)
         return made[key]
 
     @app.query("name")

@@ -377,14 +377,11 @@ def from_dictconfig(tree: DictConfig) -> Config:
     return config
 
 
-_STAMP = "%Y-%m-%d_%H-%M-%S-%f"
-
-
-def from_run_config(run_config: Mapping[str, Any]) -> Config:
+def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:
     """The configuration that Flower's run-config describes.
 
     The run-config carries the group choices by name, `run-dir`, and `overrides`: one string of
-    further Hydra overrides.
+    further Hydra overrides. Without a `run-dir` the run's folder is named by Flower's run id.
 
     >>> from_run_config({"task": "digits", "overrides": "seed=7 federation.num_rounds=3"}).seed
     7
@@ -399,9 +396,10 @@ def from_run_config(run_config: Mapping[str, Any]) -> Config:
     if run_config.get("run-dir"):
         further.append(f"run_dir={_quoted(str(run_config['run-dir']))}")
     elif not any(word.startswith("run_dir=") for word in further):
-        # The app's folder is Flower's bundle and its working directory the SuperLink's.
+        # The app's folder is Flower's bundle and its working directory the SuperLink's; both apps
+        # know the run's id, and so the same folder.
         runs = Path.home() / "dp_fedmed" / "checkpoints"
-        chosen.append(f"run_dir={runs}/${{now:{_STAMP}}}_${{task.name}}_${{privacy.style}}")
+        chosen.append(f"run_dir={runs}/flower_{run_id}_${{task.name}}_${{privacy.style}}")
     return compose([*chosen, *further])
 
 

@@ -13,7 +13,7 @@ import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from dp_fedmed.config import Config, ConfigError, PrivacyStyle, from_run_config
+from dp_fedmed.config import Config, ConfigError, GradMode, PrivacyStyle, from_run_config
 from dp_fedmed.data import load_data, partition
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.client_level import ClientLevelMechanism
@@ -129,6 +129,7 @@ class ServerRun:
         key = self.key
         if config.privacy.style.protects_records:
             self._refuse_coupled_records()
+            config = self._resolve_grad_mode()
         plan = make_plan(
             config,
             records={name: node.records or 0 for name, node in nodes.items()},
@@ -158,6 +159,19 @@ class ServerRun:
             mechanism=mechanism,
             secrets=secrets,
         )
+
+    def _resolve_grad_mode(self) -> Config:
+        """Measure `auto` once and keep the choice: every client and engine computes alike."""
+        sample = self.config.privacy.sample
+        if sample.grad_mode is GradMode.auto:
+            from dp_fedmed.tasks.dp_sgd import fastest_mode
+
+            size = min(self.config.training.batch_size, sample.physical_batch_size)
+            mode = fastest_mode(self.model, self.task, self.data.val, size, self.device)
+            privacy = replace(self.config.privacy, sample=replace(sample, grad_mode=mode))
+            self.config = self.config.replace(privacy=privacy)
+            self.directory.write_config(self.config)
+        return self.config
 
     def _refuse_coupled_records(self) -> None:
         from dp_fedmed.tasks.dp_sgd import coupling
@@ -246,7 +260,7 @@ class ServerRun:
             }
         )
         self._write_report(self.result.rounds)
-        if self.key is not None:
+        if self.key is not None and self.result.rounds == self.config.federation.num_rounds:
             destroy_server_key(self.config, self.key)
         plot_metrics(
             self.directory.metrics(),
@@ -319,7 +333,7 @@ def build_server_app(
             on_result(serve(grid, config, shown))
             return
         show_on_stdout()
-        given = from_run_config(context.run_config)
+        given = from_run_config(context.run_config, run_id=context.run_id)
         explicit = "federation.num_clients" in str(context.run_config.get("overrides", ""))
         on_result(serve(grid, given, shown, num_clients_given=explicit))
 

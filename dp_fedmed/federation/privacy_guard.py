@@ -68,8 +68,8 @@ class PrivacyGuard:
                 self.accountant.record(self.plan.clients[name].round_event, name)
                 self.participations[name] += 1
 
-    def told(self, name: str) -> dict[str, float | int]:
-        """What a client is told to do: σ, q and the steps of a round."""
+    def told(self, name: str) -> dict[str, float | int | str]:
+        """What a client is told to do: σ, q, the steps of a round, and how to compute them."""
         plan = self.plan.clients.get(name)
         if plan is None:
             return {}
@@ -77,6 +77,7 @@ class PrivacyGuard:
             "noise_multiplier": plan.noise_multiplier,
             "sample_rate": plan.sample_rate,
             "steps": plan.steps,
+            "grad_mode": str(self.config.privacy.sample.grad_mode),
         }
 
     def check_reply(self, name: str, realised: Mapping[str, object] | ConfigRecord | None) -> None:

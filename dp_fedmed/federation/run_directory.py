@@ -54,6 +54,10 @@ class RunDirectory:
             raise ConfigError(f"run_dir={path} cannot be written: {error.strerror}") from error
         return cls(path)
 
+    def write_config(self, config: Config) -> None:
+        """Replace `config.yaml` by a configuration in which a choice has been made."""
+        self.write(CONFIG_FILE, config.to_yaml().encode())
+
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add one line to `metrics.jsonl`."""
         with open(self.path / METRICS_FILE, "a", encoding="utf-8") as file:

@@ -7,6 +7,8 @@ empty batches, and for records whose gradient is not finite, which contribute ze
 
 from __future__ import annotations
 
+import logging
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from dp_fedmed.data.records import Records
 from dp_fedmed.privacy.noise import NoiseStream
 from dp_fedmed.tasks.base import Task, to_input, to_tensors
 from dp_fedmed.tasks.local_training import LocalResult, make_optimizer
+
+logger = logging.getLogger(__name__)
 
 # Inputs need no gradient, which Opacus' hooks allow for; torch warns of it all the same.
 warnings.filterwarnings("ignore", message="Full backward hook is firing")
@@ -216,3 +220,50 @@ def coupling(model: nn.Module, task: Task, records: Records, device: torch.devic
         )
     model.train()
     return float(((together - alone).abs() / (alone.abs() + 1e-3)).max())
+
+
+def fastest_mode(
+    model: nn.Module, task: Task, records: Records, batch_size: int, device: torch.device
+) -> GradMode:
+    """Measure Opacus' ways to per-sample gradients on this model and batch size.
+
+    The model's weights are left as they were.
+    """
+    size = min(batch_size, 64)
+    inputs, targets = to_tensors(
+        records.subset(np.resize(np.arange(len(records)), size)), device
+    )
+    x = to_input(inputs)
+    seconds: dict[GradMode, float] = {}
+    for mode in (GradMode.hooks, GradMode.functorch, GradMode.ghost):
+        try:
+            seconds[mode] = _time_mode(model, task, mode, x, targets)
+        except (NotImplementedError, RuntimeError, ValueError, AttributeError) as error:
+            logger.info("per-sample gradients by %s are not possible here: %s", mode, error)
+    if not seconds:
+        raise ValueError("none of Opacus' ways to per-sample gradients works for this model")
+    best = min(seconds, key=lambda mode: seconds[mode])
+    ratios = ", ".join(f"{m} {seconds[best] / t:.2f}" for m, t in seconds.items())
+    logger.info("per-sample gradients by %s (relative speed: %s)", best, ratios)
+    return best
+
+
+def _time_mode(model: nn.Module, task: Task, mode: GradMode, x: Tensor, y: Tensor) -> float:
+    gradients = PerSampleGradients(model, task, mode, 1.0)
+    optimizer = KeyedDPOptimizer(
+        torch.optim.SGD(gradients.parameters, lr=0.0),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        expected_batch_size=len(x),
+    )
+    try:
+        times = []
+        for _ in range(4):
+            started = time.perf_counter()
+            optimizer.start_sum()
+            gradients.add(optimizer, x, y)
+            times.append(time.perf_counter() - started)
+        return min(times)
+    finally:
+        gradients.close()
+        optimizer.zero_grad(set_to_none=True)
