@@ -79,5 +79,34 @@ def test_a_delta_below_the_precision_of_an_fft_is_not_trusted():
     assert history.epsilon(delta=1e-12, method="pld") == history.epsilon(delta=1e-12)
 
 
+def test_a_unit_that_is_hardly_ever_drawn_is_covered_by_delta():
+    for q, steps in ((1e-300, 10), (1e-12, 1000), (1e-8, 100)):
+        assert pld_epsilon([(1.0, q, steps)], delta=1e-5) == 0.0
+    assert pld_epsilon([(1.0, 1e-3, 2)], delta=1e-5) > 0.0
+    assert pld_epsilon([(1.0, 1e-12, 1), (2.0, 1.0, 1)], delta=1e-5) > 1.0
+
+
+def test_a_failure_inside_the_library_falls_back_to_rdp(monkeypatch):
+    def fail(*_, **__):
+        raise OverflowError("math range error")
+
+    monkeypatch.setattr(module, "_compose", fail)
+    event = PrivacyEvent.poisson(
+        unit="record", noise_multiplier=1.2345, sample_rate=0.0123, count=77
+    )
+    history = History([event])
+    assert history.epsilon(delta=1e-5, method="pld") == history.epsilon(delta=1e-5)
+
+
+@pytest.mark.parametrize("sigma", [1e-90, 0.05, 1e8, 1e90])
+@pytest.mark.parametrize("q", [1e-300, 0.3, 1 - 2**-53, 1.0])
+@pytest.mark.filterwarnings("error")
+def test_extreme_noise_is_quiet_and_bounded_by_rdp(sigma, q):
+    event = PrivacyEvent.poisson(unit="record", noise_multiplier=sigma, sample_rate=q, count=3)
+    history = History([event])
+    tight, loose = history.epsilon(delta=1e-5, method="pld"), history.epsilon(delta=1e-5)
+    assert 0.0 <= tight <= loose < math.inf
+
+
 def test_nothing_recorded_is_zero():
     assert pld_epsilon([], delta=1e-5) == 0.0
