@@ -13,8 +13,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtr
 
 from dp_fedmed.privacy.gaussian import gaussian_epsilon
+
+Array = NDArray[np.float64]
 
 #: (σ, q, T): T Poisson-sampled Gaussian steps, add/remove adjacency.
 Segment = tuple[float, float, int]
@@ -150,22 +154,74 @@ def _loss_moments(sigma: float, q: float) -> tuple[float, float]:
 
 
 def _compose(rows: list[Segment], delta: float, *, width: float) -> float:
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
     steps = sum(count for _, _, count in rows)
     cut = max(math.log(_TRUNCATED * delta / (2.0 * steps)), -600.0)
     tail = _TRUNCATED * delta / (4.0 * len(rows))
     total: Any = None
     for sigma, q, count in rows:
-        step = pld.from_gaussian_mechanism(
-            sigma,
-            sampling_prob=q,
-            value_discretization_interval=width,
-            log_mass_truncation_bound=cut,
-        )
+        step = _one_step(sigma, q, width=width, cut=cut)
         part = _power(step, count, tail)
         total = part if total is None else total.compose(part, tail)
     return max(0.0, float(total.get_epsilon_for_delta(delta)))
+
+
+def _one_step(sigma: float, q: float, *, width: float, cut: float) -> Any:
+    """One step's distribution, as ``from_gaussian_mechanism`` makes it, without its Python loop."""
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution, privacy_loss_mechanism
+
+    if q == 1.0:
+        return privacy_loss_distribution.from_gaussian_mechanism(
+            sigma, value_discretization_interval=width, log_mass_truncation_bound=cut
+        )
+    pmfs = []
+    for direction, hockey_stick in (("REMOVE", delta_if_removed), ("ADD", delta_if_added)):
+        bounds = privacy_loss_mechanism.GaussianPrivacyLoss(
+            sigma,
+            log_mass_truncation_bound=cut,
+            sampling_prob=q,
+            adjacency_type=privacy_loss_mechanism.AdjacencyType[direction],
+        ).connect_dots_bounds()
+        lower = math.floor(bounds.epsilon_lower / width)
+        upper = math.ceil(bounds.epsilon_upper / width)
+        deltas = hockey_stick(np.arange(lower, upper + 1) * width, sigma, q)
+        pmfs.append(
+            pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, lower, upper, deltas)
+        )
+    return privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
+
+
+def delta_if_removed(epsilons: Array, sigma: float, q: float) -> Array:
+    """Hockey-stick divergence of (1−q)·N(0,σ²) + q·N(1,σ²) from N(0,σ²) at each ε.
+
+    It is q times that of the unsampled Gaussian at ln(1 + (e^ε − 1)/q) (Balle, Barthe & Gaboardi
+    2018, Theorem 2), and 1 − e^ε where that logarithm does not exist.
+    """
+    inner, exists = _unsampled(epsilons, q)
+    above = sigma * inner + 0.5 / sigma
+    gaussian = ndtr(1.0 / sigma - above) - np.exp(inner + log_ndtr(-above))
+    deltas: Array = np.where(exists, q * gaussian, -np.expm1(epsilons))
+    return np.clip(deltas, 0.0, 1.0)
+
+
+def delta_if_added(epsilons: Array, sigma: float, q: float) -> Array:
+    """Hockey-stick divergence of N(0,σ²) from (1−q)·N(0,σ²) + q·N(1,σ²) at each ε."""
+    inner, exists = _unsampled(-epsilons, q)
+    below = sigma * inner + 0.5 / sigma
+    gaussian = np.exp(inner + log_ndtr(below)) - ndtr(below - 1.0 / sigma)
+    with np.errstate(over="ignore", invalid="ignore"):
+        deltas: Array = np.where(exists, q * np.exp(epsilons) * gaussian, 0.0)
+    return np.clip(deltas, 0.0, 1.0)
+
+
+def _unsampled(epsilons: Array, q: float) -> tuple[Array, NDArray[np.bool_]]:
+    """ln(1 + (e^ε − 1)/q) where it exists, and where it does."""
+    with np.errstate(over="ignore"):
+        numerator = np.expm1(np.minimum(epsilons, 50.0)) + q
+    exists = numerator > 0.0
+    logarithm = np.log(np.where(exists, numerator, 1.0))
+    # Beyond ε = 50 the "− 1 + q" is below the last digit.
+    logarithm = np.where(epsilons > 50.0, epsilons, logarithm)
+    return logarithm - math.log(q), exists
 
 
 def _power(step: Any, count: int, tail: float) -> Any:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -106,6 +107,34 @@ def test_extreme_noise_is_quiet_and_bounded_by_rdp(sigma, q):
     history = History([event])
     tight, loose = history.epsilon(delta=1e-5, method="pld"), history.epsilon(delta=1e-5)
     assert 0.0 <= tight <= loose < math.inf
+
+
+@pytest.mark.parametrize("sigma", [0.15, 0.5, 1.0, 4.0, 100.0])
+@pytest.mark.parametrize("q", [1e-6, 0.01, 0.4, 0.999])
+def test_divergences_of_one_step_are_those_of_dp_accounting(sigma, q):
+    losses = pytest.importorskip("dp_accounting.pld.privacy_loss_mechanism")
+    epsilons = np.linspace(-6.0, 12.0, 181)
+    for name, ours in (("REMOVE", module.delta_if_removed), ("ADD", module.delta_if_added)):
+        theirs = losses.GaussianPrivacyLoss(
+            sigma, sampling_prob=q, adjacency_type=losses.AdjacencyType[name]
+        ).get_delta_for_epsilon(epsilons)
+        np.testing.assert_allclose(ours(epsilons, sigma, q), theirs, atol=3e-14, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("sigma", "q", "width"), [(1.0, 0.01, 1e-3), (0.5, 0.2, 1e-2)])
+def test_one_step_is_the_distribution_that_dp_accounting_makes(sigma, q, width):
+    library = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
+    ours = module._one_step(sigma, q, width=width, cut=-40.0)
+    theirs = library.from_gaussian_mechanism(
+        sigma,
+        sampling_prob=q,
+        value_discretization_interval=width,
+        log_mass_truncation_bound=-40.0,
+    )
+    for epsilon in (0.0, 0.1, 1.0, 3.0):
+        assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(
+            theirs.get_delta_for_epsilon(epsilon), rel=1e-8, abs=1e-13
+        )
 
 
 def test_nothing_recorded_is_zero():
