@@ -83,7 +83,7 @@ def test_a_delta_below_the_precision_of_an_fft_is_not_trusted():
 def test_a_unit_that_is_hardly_ever_drawn_is_covered_by_delta():
     for q, steps in ((1e-300, 10), (1e-12, 1000), (1e-8, 100)):
         assert pld_epsilon([(1.0, q, steps)], delta=1e-5) == 0.0
-    assert pld_epsilon([(1.0, 1e-3, 2)], delta=1e-5) > 0.0
+    assert pld_epsilon([(0.5, 2e-5, 1)], delta=1e-5) > 0.0
     assert pld_epsilon([(1.0, 1e-12, 1), (2.0, 1.0, 1)], delta=1e-5) > 1.0
 
 
