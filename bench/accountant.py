@@ -18,6 +18,7 @@ from dp_fedmed.privacy import (
     PrivacyEvent,
     clip_l2,
     compute_noise_multiplier,
+    pld,
     rdp,
 )
 
@@ -90,6 +91,7 @@ def reporting() -> list[Row]:
     ten = [(1.0 + 0.1 * i, 0.05, 50) for i in range(10)]
 
     def pld_ten(i: int) -> float:
+        pld._pld_epsilon.cache_clear()
         history = History(
             PrivacyEvent.poisson(unit="record", noise_multiplier=s, sample_rate=q, count=t)
             for s, q, t in ten
@@ -111,7 +113,7 @@ def reporting() -> list[Row]:
 def calibration() -> list[Row]:
     """σ for a target."""
 
-    def solve(accountant: str, q: float, epsilon: float = 8.0, rounds: int = 1000) -> float:
+    def solve(accountant: str, q: float, epsilon: float, rounds: int) -> float:
         return compute_noise_multiplier(
             target_epsilon=epsilon,
             target_delta=1e-5,
@@ -121,10 +123,13 @@ def calibration() -> list[Row]:
             accountant=accountant,  # type: ignore[arg-type]
         )
 
-    def cold(accountant: str, q: float, epsilon: float = 8.0) -> Callable[[int], float]:
+    def cold(
+        accountant: str, q: float, epsilon: float = 8.0, rounds: int = 1000
+    ) -> Callable[[int], float]:
         def run(i: int) -> float:
             rdp._sampled_gaussian_rdp.cache_clear()
-            return solve(accountant, q, epsilon)
+            pld._pld_epsilon.cache_clear()
+            return solve(accountant, q, epsilon, rounds)
 
         return run
 
@@ -133,6 +138,18 @@ def calibration() -> list[Row]:
         ("calibrate, RDP, q=0.001, ε=1", best_ms(cold("rdp", 0.001, 1.0), repeat=5), 100.0, "ms"),
         ("calibrate, PLD, q=0.1, ε=8", best_ms(cold("pld", 0.1), repeat=3), 2000.0, "ms"),
         ("calibrate, PLD, q=0.001, ε=1", best_ms(cold("pld", 0.001, 1.0), repeat=2), 2000.0, "ms"),
+        (
+            "calibrate, PLD, q=0.01, ε=3, 10⁴ steps",
+            best_ms(cold("pld", 0.01, 3.0, 10**4), repeat=2),
+            2000.0,
+            "ms",
+        ),
+        (
+            "calibrate, PLD, q=0.001, ε=8, 10⁵ steps",
+            best_ms(cold("pld", 0.001, 8.0, 10**5), repeat=1),
+            2000.0,
+            "ms",
+        ),
         ("calibrate, RDP, q=1", best_ms(cold("rdp", 1.0), repeat=20), 2.0, "ms"),
         ("calibrate, PLD, q=1", best_ms(cold("pld", 1.0), repeat=20), 2.0, "ms"),
         ("calibrate, exact, q=1", best_ms(cold("exact", 1.0), repeat=20), 2.0, "ms"),

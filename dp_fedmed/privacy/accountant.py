@@ -304,12 +304,13 @@ class PrivacyAccountant:
             >>> accountant.remaining_rounds(plan)
             136
         """
-        units = {event.unit for _, event in charges_of(plan, client)}
-        if all(self._budget[unit] is None for unit in units):
-            raise ValueError(
-                "remaining_rounds needs a budget: pass target_epsilon= to the accountant"
-            )
-        return most_repeats(lambda n: not self.would_exceed(plan, client, rounds=n))
+        events = [event for _, event in charges_of(plan, client)]
+        if all(self._budget[event.unit] is None for event in events):
+            raise ValueError("remaining_rounds needs a budget: give the accountant target_epsilon=")
+        limit = _validate.MAX_COUNT // (4 * max(event.count for event in events))
+        return most_repeats(
+            lambda n: not self.would_exceed(plan, client, rounds=n), limit=min(limit, 10**12)
+        )
 
     def get_summary(self, *, compare: bool = False) -> dict[str, Any]:
         """The two guarantees and the conservative sum, ready for a JSON report.

@@ -261,7 +261,12 @@ class _UnreachableError(Exception):
 
 
 def _smallest_sigma(
-    epsilon_at: Callable[[float], float], target: float, *, start: float, limit: float
+    epsilon_at: Callable[[float], float],
+    target: float,
+    *,
+    start: float,
+    limit: float,
+    slope: float = 1.0,
 ) -> float:
     """Bracket the target, then close in by secants on (log σ, log ε), one side at a time."""
     sigma = min(max(start, _SMALLEST_SIGMA), limit)
@@ -273,13 +278,13 @@ def _smallest_sigma(
             lo = (math.log(sigma), gap)
             if sigma >= limit:
                 raise _UnreachableError(f"even at σ={limit:g} ε is {math.exp(gap) * target:.4g}")
-            # ε falls about as 1/σ, so the gap says how far to go.
-            step = min(max(gap * 1.1, 0.05), 2.0)
+            # ε falls about as σ to the power −slope, so the gap says how far to go.
+            step = min(max(gap * 1.1 / slope, 0.005), 2.0)
         else:
             hi = (math.log(sigma), gap)
             if sigma <= _SMALLEST_SIGMA:
                 return sigma
-            step = max(min(gap * 1.1, -0.05), -2.0)
+            step = max(min(gap * 1.1 / slope, -0.005), -2.0)
         if lo is None or hi is None:
             sigma = min(max(math.exp(math.log(sigma) + step), _SMALLEST_SIGMA), limit)
     moved_lo = False
@@ -305,14 +310,17 @@ def _search(
     start: float,
     limit: float,
 ) -> float:
-    """``_smallest_sigma``, beginning for PLD where RDP ends: PLD is slow where σ is too small."""
+    """``_smallest_sigma``; for PLD, which is slow, RDP tells where to begin and how ε falls."""
+    slope = 1.0
     if method == "pld":
         with contextlib.suppress(_UnreachableError):
             start = _smallest_sigma(
                 lambda sigma: epsilon_by(sigma, "rdp"), target, start=start, limit=limit
             )
+            ratio = epsilon_by(start, "rdp") / epsilon_by(start * 1.02, "rdp")
+            slope = max(math.log(ratio) / math.log(1.02), 0.5)
     return _smallest_sigma(
-        lambda sigma: epsilon_by(sigma, method), target, start=start, limit=limit
+        lambda sigma: epsilon_by(sigma, method), target, start=start, limit=limit, slope=slope
     )
 
 

@@ -228,7 +228,8 @@ def _interpolate(log_a: Array) -> Array:
 
 def _log_expm1(x: Array) -> Array:
     x = np.maximum(x, np.finfo(np.float64).tiny)
-    return np.where(x > 1.0, x + np.log1p(-np.exp(-x)), np.log(np.expm1(np.minimum(x, 1.0))))
+    large = x + np.log1p(-np.exp(-np.maximum(x, 1.0)))
+    return np.where(x > 1.0, large, np.log(np.expm1(np.minimum(x, 1.0))))
 
 
 def _logsumexp_rows(log_terms: Array) -> Array:

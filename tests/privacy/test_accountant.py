@@ -196,6 +196,17 @@ def test_pld_of_many_clients_is_the_maximum_over_all_of_them():
     assert [c["epsilon"] for c in accountant.per_client().values()] == every
 
 
+def test_the_worst_client_by_pld_may_not_be_the_worst_by_rdp():
+    loose, tight = (1.185, 0.0277, 1), (4.0, 0.0586, 250)
+    assert spent(*loose, delta=1e-6) > spent(*tight, delta=1e-6)
+    accountant = PrivacyAccountant(1e-6, method="pld")
+    accountant.record(record_event(*loose), client="loose")
+    accountant.record(record_event(*tight), client="tight")
+    expected = spent(*tight, delta=1e-6, accountant="pld")
+    assert expected > spent(*loose, delta=1e-6, accountant="pld")
+    assert accountant.get_cumulative_sample_epsilon() == expected
+
+
 def test_asking_spends_nothing():
     accountant = PrivacyAccountant(1e-5, target_epsilon=3.0)
     accountant.record(record_event(), "a")
@@ -230,6 +241,20 @@ def test_budgets_of_the_two_levels_are_independent():
     accountant = PrivacyAccountant(1e-5, target_epsilon=100.0, user_target_epsilon=1.0)
     assert not accountant.would_exceed(record_event(count=100))
     assert accountant.would_exceed([record_event(), user_event(q=1.0)])
+
+
+def test_a_plan_that_costs_next_to_nothing_ends_at_a_limit_not_in_an_error():
+    accountant = PrivacyAccountant(1e-5, target_epsilon=100.0)
+    assert accountant.remaining_rounds(record_event(1000.0, 1e-9, count=10**6)) > 10**8
+    with pytest.raises(ValueError, match="needs a budget"):
+        accountant.remaining_rounds([])
+
+
+def test_a_budget_of_one_level_alone_is_enforced():
+    accountant = PrivacyAccountant(1e-5, user_target_epsilon=1.0)
+    assert accountant.would_exceed(user_event(q=1.0))
+    assert not accountant.would_exceed(record_event(q=1.0))
+    assert accountant.remaining_rounds([record_event(q=1.0), user_event(sigma=5.0)]) > 1
 
 
 def test_without_a_budget_nothing_exceeds_and_nothing_remains_to_be_counted():

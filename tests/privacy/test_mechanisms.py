@@ -134,6 +134,13 @@ def test_discrete_laplace_follows_its_law():
     assert stats.chisquare([*observed, rest], frequencies).pvalue > 1e-3
 
 
+def test_discrete_laplace_takes_scales_beyond_64_bits():
+    rng = NoiseStream.from_public_seed(6).generator
+    scale = 2**100
+    draws = [d / scale for d in discrete_laplace(rng, numerator=scale, denominator=1, size=3000)]
+    assert stats.kstest(draws, "laplace").pvalue > 1e-3
+
+
 def test_laplace_noise_has_its_scale_and_sits_on_a_grid():
     mechanism = LaplaceMechanism(epsilon=0.5, sensitivity=2.0)
     noise = mechanism.add_noise(np.zeros(5000), seed=3)

@@ -263,6 +263,12 @@ def test_a_stream_never_repeats_itself():
     assert len({v.tobytes() for v in values[:3]}) == 3
 
 
+def test_chunks_of_a_stream_do_not_overlap():
+    values = np.empty(3 << 19)
+    NoiseStream.from_public_seed(4).fill_normal(values)
+    assert len(np.unique(values)) == len(values)
+
+
 def test_sum_of_four_is_standard_normal_and_another_draw():
     four = NoiseStream.from_public_seed(4).normal(100_000, method="sum_of_four")
     one = NoiseStream.from_public_seed(4).normal(100_000)

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,6 +78,63 @@ def test_a_delta_below_the_precision_of_an_fft_is_not_trusted():
     )
     history = History([event])
     assert history.epsilon(delta=1e-12, method="pld") == history.epsilon(delta=1e-12)
+
+
+def test_a_unit_that_is_hardly_ever_drawn_is_covered_by_delta():
+    for q, steps in ((1e-300, 10), (1e-12, 1000), (1e-8, 100)):
+        assert pld_epsilon([(1.0, q, steps)], delta=1e-5) == 0.0
+    assert pld_epsilon([(0.5, 2e-5, 1)], delta=1e-5) > 0.0
+    assert pld_epsilon([(1.0, 1e-12, 1), (2.0, 1.0, 1)], delta=1e-5) > 1.0
+
+
+def test_a_failure_inside_the_library_falls_back_to_rdp(monkeypatch):
+    def fail(*_, **__):
+        raise OverflowError("math range error")
+
+    monkeypatch.setattr(module, "_compose", fail)
+    event = PrivacyEvent.poisson(
+        unit="record", noise_multiplier=1.2345, sample_rate=0.0123, count=77
+    )
+    history = History([event])
+    assert history.epsilon(delta=1e-5, method="pld") == history.epsilon(delta=1e-5)
+
+
+@pytest.mark.parametrize("sigma", [1e-90, 0.05, 1e8, 1e90])
+@pytest.mark.parametrize("q", [1e-300, 0.3, 1 - 2**-53, 1.0])
+@pytest.mark.filterwarnings("error")
+def test_extreme_noise_is_quiet_and_bounded_by_rdp(sigma, q):
+    event = PrivacyEvent.poisson(unit="record", noise_multiplier=sigma, sample_rate=q, count=3)
+    history = History([event])
+    tight, loose = history.epsilon(delta=1e-5, method="pld"), history.epsilon(delta=1e-5)
+    assert 0.0 <= tight <= loose < math.inf
+
+
+@pytest.mark.parametrize("sigma", [0.15, 0.5, 1.0, 4.0, 100.0])
+@pytest.mark.parametrize("q", [1e-6, 0.01, 0.4, 0.999])
+def test_divergences_of_one_step_are_those_of_dp_accounting(sigma, q):
+    losses = pytest.importorskip("dp_accounting.pld.privacy_loss_mechanism")
+    epsilons = np.linspace(-6.0, 12.0, 181)
+    for name, ours in (("REMOVE", module.delta_if_removed), ("ADD", module.delta_if_added)):
+        theirs = losses.GaussianPrivacyLoss(
+            sigma, sampling_prob=q, adjacency_type=losses.AdjacencyType[name]
+        ).get_delta_for_epsilon(epsilons)
+        np.testing.assert_allclose(ours(epsilons, sigma, q), theirs, atol=3e-14, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("sigma", "q", "width"), [(1.0, 0.01, 1e-3), (0.5, 0.2, 1e-2)])
+def test_one_step_is_the_distribution_that_dp_accounting_makes(sigma, q, width):
+    library = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
+    ours = module._one_step(sigma, q, width=width, cut=-40.0)
+    theirs = library.from_gaussian_mechanism(
+        sigma,
+        sampling_prob=q,
+        value_discretization_interval=width,
+        log_mass_truncation_bound=-40.0,
+    )
+    for epsilon in (0.0, 0.1, 1.0, 3.0):
+        assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(
+            theirs.get_delta_for_epsilon(epsilon), rel=1e-8, abs=1e-13
+        )
 
 
 def test_nothing_recorded_is_zero():
