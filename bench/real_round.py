@@ -130,11 +130,11 @@ def ratio(channels: str, hidden: int) -> tuple[float, float, float]:
     grid = LocalGrid(build_client_app(runtime=runtime), num_clients=USERS, workers=2)
     times: list[tuple[float, float]] = []
     try:
-        nodes = wait_for_nodes(grid, expected=USERS, timeout=1)
+        found = wait_for_nodes(grid, expected=USERS, timeout=1)
         strategy = DPStrategy(
             config.federation,
-            nodes=nodes,
-            sampler=make_sampler(config.federation, seed=0),
+            nodes={name: node.node_id for name, node in found.items()},
+            sampler=make_sampler(config.federation),
             seed=0,
         )
         arrays = model_arrays.to_record(runtime.state.read())

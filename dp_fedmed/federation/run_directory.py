@@ -72,7 +72,11 @@ class RunDirectory:
 
     def log_file(self, *, secret: bool) -> Path:
         """Where log lines go: into `private/` where they would show who took part."""
-        return (self._private_folder() if secret else self.path) / LOG_FILE
+        if not secret:
+            return self.path / LOG_FILE
+        file = self._private_folder() / LOG_FILE
+        file.touch(mode=0o600)
+        return file
 
     def _private_folder(self) -> Path:
         folder = self.path / "private"

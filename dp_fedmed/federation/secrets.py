@@ -66,7 +66,9 @@ def round_digest(arrays: Arrays, config: Config) -> bytes:
 
 
 def run_name(config: Config) -> str:
-    """The name that separates one run's streams from another's."""
+    """The name that separates one run's streams from another's; a public seed repeats them."""
+    if config.privacy.noise_seed is not None:
+        return "public"
     return Path(config.run_dir).name or "run"
 
 

@@ -197,14 +197,17 @@ class DPStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The next model, or None when nobody contributed; and the mean training loss."""
         model = model_arrays.from_record(self.arrays)
-        updates, losses = _Sum(model), []
+        updates = _Sum(model)
+        contributed, losses = 0, list[tuple[float, int]]()
         if self.mechanism is not None:
             self.mechanism.start(model)
         for name, reply in self._in_name_order(self._record.cohort, replies):
             contribution = self._contribution(name, reply, model)
             if contribution is not None:
                 update, examples, loss = contribution
-                losses.append((loss, examples))
+                contributed += 1
+                if loss is not None:
+                    losses.append((loss, examples))
                 if self.mechanism is not None:
                     self.mechanism.add(update)
                 elif self.config.weighting is Weighting.examples:
@@ -216,7 +219,7 @@ class DPStrategy(Strategy):
         if self.mechanism is not None:  # an empty cohort too releases noise
             average = self.mechanism.release(self._secrets(server_round))
         else:
-            self._require_enough(len(losses))
+            self._require_enough(contributed)
             if updates.weight == 0.0:
                 return None, None
             average = updates.mean()
@@ -302,7 +305,7 @@ class DPStrategy(Strategy):
 
     def _contribution(
         self, name: str, reply: Message | None, model: Mapping[str, np.ndarray[Any, Any]]
-    ) -> tuple[model_arrays.State, int, float] | None:
+    ) -> tuple[model_arrays.State, int, float | None] | None:
         """A client's checked update, examples and loss; None, with one warning, if unfit."""
         try:
             if reply is None:
@@ -324,7 +327,7 @@ class DPStrategy(Strategy):
                 "round %d: %s contributed nothing: %s", self._record.server_round, name, reason
             )
             return None
-        return update, int(examples), metrics.get("train_loss", 0.0)
+        return update, int(examples), metrics.get("train_loss")
 
     def _require_enough(self, contributed: int) -> None:
         if self._record.failed and contributed < (self.config.min_clients or 1):

@@ -34,6 +34,11 @@ class ShuffledGrid(LocalGrid):
         return [*reversed(kept), kept[0]]
 
 
+def node_ids(grid: LocalGrid) -> dict[str, int]:
+    nodes = wait_for_nodes(grid, expected=CLIENTS, timeout=1)
+    return {name: node.node_id for name, node in nodes.items()}
+
+
 def run(
     answer: apps.Answer,
     *,
@@ -51,8 +56,8 @@ def run(
     records: list[RoundRecord] = []
     strategy = DPStrategy(
         config,
-        nodes=wait_for_nodes(grid, expected=CLIENTS, timeout=1),
-        sampler=AllSampler(),
+        nodes=node_ids(grid),
+        sampler=AllSampler(rate=1.0),
         seed=0,
         on_round=records.append,
     )
@@ -187,8 +192,8 @@ def test_clients_metrics_are_averaged_over_their_records() -> None:
         records: list[RoundRecord] = []
         strategy = DPStrategy(
             config,
-            nodes=wait_for_nodes(grid, expected=CLIENTS, timeout=1),
-            sampler=AllSampler(),
+            nodes=node_ids(grid),
+            sampler=AllSampler(rate=1.0),
             seed=0,
             on_round=records.append,
         )
