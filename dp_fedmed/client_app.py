@@ -15,10 +15,11 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from dp_fedmed.config import Config, ConfigError, GradMode, from_run_config
-from dp_fedmed.data import Records, load_data, partition, split_client
+from dp_fedmed.data import DataSet, Records, cap_groups, load_data, partition, split_client
+from dp_fedmed.data.records import Indices
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.failures import ClientFailed, describe_failure
 from dp_fedmed.federation.client_ledger import ClientLedger
+from dp_fedmed.federation.failures import ClientFailed, describe_failure
 from dp_fedmed.federation.nodes import client_name
 from dp_fedmed.federation.privacy_plan import sample_rate, steps_per_round
 from dp_fedmed.federation.secrets import (
@@ -104,14 +105,23 @@ class ClientRuntime:
                 seed=config.seed,
                 client=number,
             )
-            return data.train.subset(train), data.train.subset(val)
+            return data.train.subset(self._capped(data, train, number)), data.train.subset(val)
         own = config.data
         if "data-path" in node_config:
             from dataclasses import replace
 
             own = replace(own, path=str(node_config["data-path"]))
         data = load_data(own, seed=config.seed)
-        return data.train, data.val
+        everything = np.arange(len(data.train), dtype=np.int64)
+        return data.train.subset(self._capped(data, everything, 0)), data.val
+
+    def _capped(self, data: DataSet, indices: Indices, client: int) -> Indices:
+        """These training records, at most `data.max_records_per_group` of each patient."""
+        config = self.config
+        if config.data.group_by is None:
+            return indices
+        limit = config.data.max_records_per_group
+        return cap_groups(data.train, indices, limit=limit, seed=config.seed, client=client)
 
     def train(self, message: Message, context: Context) -> RecordDict:
         """Train on this client's records; the answer is the change of the model."""

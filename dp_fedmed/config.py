@@ -169,6 +169,8 @@ class DataConfig:
     val_fraction: float = 0.15
     test_fraction: float = 0.2
     client_val_fraction: float = 0.1
+    group_by: str | None = None
+    max_records_per_group: int = 1
     partition: PartitionConfig = field(default_factory=PartitionConfig)
 
 
@@ -294,6 +296,7 @@ class Config:
 
 GROUPS = ("task", "privacy", "federation", "engine", "training")
 RUN_CONFIG_GROUPS = ("task", "privacy", "federation", "training")  # the engine is Flower's there
+GROUPS_FIELD = "groups"
 SKEWS = ("linear", "square", "exponential")
 
 
@@ -509,6 +512,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("data.val_fraction", 0.01, 0.9),
     ("data.test_fraction", 0.01, 0.9),
     ("data.client_val_fraction", 0.0, 0.9),
+    ("data.max_records_per_group", 1, 1e6),
     ("data.partition.alpha", 1e-3, 1e6),
     ("data.partition.classes_per_client", 1, 10_000),
     ("data.partition.min_records", 1, 1e7),
@@ -576,6 +580,11 @@ def _check_words(config: Config) -> None:
     if config.data.partition.skew not in SKEWS:
         raise ConfigError(
             f"data.partition.skew={config.data.partition.skew} is not one of {', '.join(SKEWS)}"
+        )
+    if config.data.group_by not in (None, GROUPS_FIELD):
+        raise ConfigError(
+            f"data.group_by={config.data.group_by} is not known: use data.group_by={GROUPS_FIELD}, "
+            "the ids that a loader puts into Records.groups, or leave it null"
         )
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", config.training.device):
         raise ConfigError(
@@ -674,9 +683,7 @@ def _check_privacy(config: Config) -> None:
         )
 
 
-def _check_noise_source(
-    level: str, settings: SamplePrivacyConfig | UserPrivacyConfig
-) -> None:
+def _check_noise_source(level: str, settings: SamplePrivacyConfig | UserPrivacyConfig) -> None:
     given = [settings.target_epsilon is not None, settings.noise_multiplier is not None]
     if not any(given):
         raise ConfigError(

@@ -68,6 +68,33 @@ def split_records(
     return records.subset(train_rows), records.subset(val_rows), last
 
 
+def cap_groups(
+    records: Records, indices: Indices, *, limit: int, seed: int, client: int
+) -> Indices:
+    """At most `limit` records of each group, chosen by a draw that looks at no record.
+
+    Raises:
+        ConfigError: if the data set has no groups.
+
+    >>> records = Records(np.zeros((4, 1), np.float32), np.zeros(4, int), np.array([7, 7, 7, 8]))
+    >>> len(cap_groups(records, np.arange(4), limit=2, seed=0, client=0))
+    3
+    """
+    if records.groups is None:
+        raise ConfigError(
+            "data.group_by=groups needs a data set whose loader fills Records.groups: leave "
+            "data.group_by null, or give your own loader with data.name"
+        )
+    kept: list[int] = []
+    seen: dict[int, int] = {}
+    for index in stream(seed, "group-cap", client).permutation(indices):
+        group = int(records.groups[index])
+        seen[group] = seen.get(group, 0) + 1
+        if seen[group] <= limit:
+            kept.append(int(index))
+    return np.array(sorted(kept), dtype=np.int64)
+
+
 def split_client(
     indices: Array, *, val_fraction: float, seed: int, client: int
 ) -> tuple[Indices, Indices]:

@@ -65,7 +65,7 @@ class PrivacyPlan:
 
 
 def sample_rate(records: int, training: TrainingConfig) -> float:
-    """q of a client: the batch size over its records, at most 1.
+    """Q of a client: the batch size over its records, at most 1.
 
     >>> sample_rate(100, TrainingConfig(batch_size=64))
     0.64

@@ -7,7 +7,7 @@ from typing import Any
 
 from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.privacy import History, PrivacyEvent
+from dp_fedmed.privacy import History, PrivacyEvent, group_epsilon
 
 SCHEMA = 1
 
@@ -108,7 +108,7 @@ def _record_guarantee(config: Config, guard: PrivacyGuard, rounds: int) -> dict[
         }
     worst = max(clients, key=lambda name: clients[name]["epsilon"])
     epsilon, other = _both(histories[worst], delta, config)
-    return {
+    return _group_guarantee(config, histories[worst], delta) | {
         "unit": "record",
         "unit_in_words": "one record of one site; a patient with several records is not a record",
         "adjacency": "add_remove",
@@ -123,6 +123,22 @@ def _record_guarantee(config: Config, guard: PrivacyGuard, rounds: int) -> dict[
         "rounds_shown": "planned worst case" if hidden else "realised",
         "assumption": "a record sits at one site only: the guarantee is the worst client's",
         "clients": clients,
+    }
+
+
+def _group_guarantee(config: Config, events: list[PrivacyEvent], delta: float) -> dict[str, Any]:
+    """What the record-level guarantee is worth for one patient."""
+    if config.data.group_by is None:
+        return {"group": None}
+    size = config.data.max_records_per_group
+    return {
+        "group": {
+            "unit_in_words": f"one patient with at most {size} records, all at one site",
+            "max_records": size,
+            "epsilon": group_epsilon(History(events), size=size, delta=delta) if events else 0.0,
+            "delta": delta,
+            "note": "targets and budgets are per record; this is their worth for a patient",
+        }
     }
 
 

@@ -107,7 +107,9 @@ class DPStrategy(Strategy):
         secrets: Callable[[int, model_arrays.State], RoundSecrets] | None = None,
     ) -> None:
         if mechanism is not None and (guard is None or secrets is None):
-            raise ValueError("client-level privacy needs a guard to charge and secrets to draw from")
+            raise ValueError(
+                "client-level privacy needs a guard to charge and secrets to draw from"
+            )
         self.config, self.nodes, self.sampler, self.seed = config, dict(nodes), sampler, seed
         self.on_round = on_round
         self.guard, self.mechanism, self.secrets = guard, mechanism, secrets

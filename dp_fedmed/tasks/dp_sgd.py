@@ -230,9 +230,7 @@ def fastest_mode(
     The model's weights are left as they were.
     """
     size = min(batch_size, 64)
-    inputs, targets = to_tensors(
-        records.subset(np.resize(np.arange(len(records)), size)), device
-    )
+    inputs, targets = to_tensors(records.subset(np.resize(np.arange(len(records)), size)), device)
     x = to_input(inputs)
     seconds: dict[GradMode, float] = {}
     for mode in (GradMode.hooks, GradMode.functorch, GradMode.ghost):

@@ -80,9 +80,7 @@ def released(
         seed=0,
         guard=PrivacyGuard(config, plan),
         mechanism=mechanism,
-        secrets=lambda r, m: RoundSecrets(
-            secret, "run", r, round_digest(list(m.values()), config)
-        ),
+        secrets=lambda r, m: RoundSecrets(secret, "run", r, round_digest(list(m.values()), config)),
         on_round=lambda record: models.append(model_arrays.from_record(strategy.arrays)),
     )
     strategy.start(grid, model_arrays.to_record(LARGE), num_rounds=rounds)
@@ -96,7 +94,9 @@ def flat(state: model_arrays.State) -> np.ndarray:
 def honest(number: int, model: dict[str, np.ndarray]) -> RecordDict:
     rng = np.random.default_rng(number)
     scale = 0.05 * (number + 1)
-    return apps.good({n: rng.normal(0, scale, v.shape).astype(np.float32) for n, v in model.items()})
+    return apps.good(
+        {n: rng.normal(0, scale, v.shape).astype(np.float32) for n, v in model.items()}
+    )
 
 
 def hostile(kind: str) -> apps.Answer:
@@ -119,9 +119,7 @@ def hostile(kind: str) -> apps.Answer:
 
 
 @pytest.mark.parametrize("sampler", [SamplerName.all, SamplerName.poisson, SamplerName.fixed])
-@pytest.mark.parametrize(
-    "kind", ["honest", "scaled", "huge", "nan", "float64", "many examples"]
-)
+@pytest.mark.parametrize("kind", ["honest", "scaled", "huge", "nan", "float64", "many examples"])
 def test_one_client_moves_the_sum_by_at_most_c(sampler: SamplerName, kind: str) -> None:
     """Noise off: with the client whatever it sends, against without it."""
     config = config_with(sampler)

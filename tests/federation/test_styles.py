@@ -287,9 +287,7 @@ def test_calibration_per_client_gives_each_its_own_noise() -> None:
     plans = {}
     for calibration in ("per_client", "worst_client"):
         config = compose([*base, f"privacy.sample.calibration={calibration}"])
-        plan = make_plan(
-            config, records=records, sampler=AllSampler(rate=1.0), is_private=True
-        )
+        plan = make_plan(config, records=records, sampler=AllSampler(rate=1.0), is_private=True)
         plans[calibration] = {n: c.noise_multiplier for n, c in plan.clients.items()}
     assert plans["per_client"]["small"] > plans["per_client"]["large"]
     assert set(plans["worst_client"].values()) == {plans["per_client"]["small"]}
@@ -314,3 +312,28 @@ def test_hybrid_costs_the_same_on_ray_as_on_local(small: Callable[..., Config]) 
     ]
     reports = [report_of(run.run_dir) for run in runs]
     assert reports[0]["guarantees"] == reports[1]["guarantees"]
+
+
+def test_patients_are_capped_and_have_their_own_epsilon(small: Callable[..., Config]) -> None:
+    settings = [
+        *("privacy=sample", "task=cells", "data.num_records=150", "data.image_size=16"),
+        *("model.args.channels=[4,8]", "privacy.sample.grad_mode=hooks"),
+        *("federation.num_clients=3", "federation.num_rounds=1", "training.local_steps=1"),
+        "model._target_=dp_fedmed.models.UNet",
+    ]
+    whole = report_of(run_federation(small(*settings)).run_dir)["guarantees"][0]
+    assert whole["group"] is None
+    assert "a patient with several records is not a record" in whole["unit_in_words"]
+    capped = report_of(
+        run_federation(
+            small(*settings, "data.group_by=groups", "data.max_records_per_group=2")
+        ).run_dir
+    )["guarantees"][0]
+    for name, client in capped["clients"].items():
+        assert client["records"] < whole["clients"][name]["records"]
+        assert client["records"] <= 2 * 10
+    assert capped["group"]["epsilon"] > 2 * 0.9 * capped["epsilon"]
+    with pytest.raises(ConfigError, match=r"data\.group_by=groups needs"):
+        ClientRuntime(small("privacy=sample", "data.group_by=groups")).records(
+            {"partition-id": 0, "num-partitions": 4}
+        )

@@ -36,9 +36,7 @@ def classification() -> Task:
 
 
 def segmentation() -> Task:
-    return make_task(
-        TaskConfig(kind=TaskKind.segmentation, loss=Loss.dice_ce, metric="dice")
-    )
+    return make_task(TaskConfig(kind=TaskKind.segmentation, loss=Loss.dice_ce, metric="dice"))
 
 
 def images(n: int) -> Records:
@@ -49,7 +47,9 @@ def images(n: int) -> Records:
 
 def masks(n: int) -> Records:
     rng = np.random.default_rng(0)
-    return Records(rng.integers(0, 256, (n, 1, 8, 8), dtype=np.uint8), rng.integers(0, 2, (n, 8, 8)))
+    return Records(
+        rng.integers(0, 256, (n, 1, 8, 8), dtype=np.uint8), rng.integers(0, 2, (n, 8, 8))
+    )
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Task], Callable[[int], Records]]] = {
