@@ -219,7 +219,7 @@ class ClientRuntime:
         }
         for key, value in implied.items():
             if told.get(key) != value:
-                raise ConfigError(f"the server asks for {key}={told.get(key)}, we have {value}")
+                raise ConfigError(f"the server asks for {key}={told.get(key)!r}, we have {value}")
         noise = float(told["noise_multiplier"])  # type: ignore[arg-type]
         if settings.noise_multiplier is not None and noise < settings.noise_multiplier:
             raise ConfigError(f"the server asks for noise_multiplier={noise}, too little")

@@ -666,16 +666,15 @@ def _check_privacy(config: Config) -> None:
         _check_noise_source("user", config.privacy.user)
         if federation.min_clients is not None:
             raise ConfigError(
-                f"federation.min_clients={federation.min_clients} contradicts privacy.style={style}:"
-                " how many took part is secret there and may decide nothing; leave it null"
+                f"federation.min_clients={federation.min_clients} contradicts privacy.style="
+                f"{style}: how many took part is secret there and may decide nothing; leave it null"
             )
         if federation.weighting is not Weighting.uniform:
             raise ConfigError(
                 f"federation.weighting={federation.weighting} contradicts privacy.style={style}: "
-                "weights by examples break the bound on one client; use federation.weighting=uniform"
+                "weights by examples break the bound on one client; use "
+                "federation.weighting=uniform"
             )
-    elif federation.sampler is SamplerName.poisson and style is PrivacyStyle.sample:
-        return
     if not style.protects_records and federation.max_participations is not None:
         raise ConfigError(
             f"federation.max_participations={federation.max_participations} limits a record-level "

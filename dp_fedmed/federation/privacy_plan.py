@@ -54,14 +54,13 @@ class PrivacyPlan:
     def accountant(self, config: Config) -> PrivacyAccountant:
         """An accountant with this plan's δ and the config's budgets."""
         sample, user = config.privacy.sample, config.privacy.user
-        accountant = PrivacyAccountant(
+        return PrivacyAccountant(
             self.delta_sample or self.delta_user or 1e-5,
             target_epsilon=sample.target_epsilon if self.delta_sample is not None else None,
             user_target_delta=self.delta_user,
             user_target_epsilon=user.target_epsilon if self.delta_user is not None else None,
             method=config.privacy.accountant.value,
         )
-        return accountant
 
 
 def sample_rate(records: int, training: TrainingConfig) -> float:
@@ -126,7 +125,7 @@ def default_delta(units: int) -> float:
     >>> default_delta(500), default_delta(10**6) < 1e-6
     (1e-05, True)
     """
-    return min(1e-5, units**-1.1)
+    return min(1e-5, float(units) ** -1.1)
 
 
 def _warn_about(level: str, delta: float, units: int, what: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.privacy import History, PrivacyEvent, group_epsilon
+from dp_fedmed.privacy.composition import Method
 
 SCHEMA = 1
 
@@ -63,8 +64,8 @@ def privacy_report(config: Config, guard: PrivacyGuard, rounds: int) -> dict[str
         },
         "outside_the_guarantee": [OUTSIDE_VALIDATION, OUTSIDE_CLIENT_METRICS, *OUTSIDE_ALWAYS],
         "trust_boundary": (
-            "simulated: the clients' keys derive from the run's key on one machine; in a deployment "
-            "each client draws its own and the server never has it"
+            "simulated: the clients' keys derive from the run's key on one machine; in a "
+            "deployment each client draws its own and the server never has it"
         ),
         "noise_is_private": private,
     }
@@ -174,8 +175,8 @@ def _both(
     if not events:
         return 0.0, None
     history = History(events)
-    name = config.privacy.accountant.value
-    other = "pld" if name == "rdp" else "rdp"
+    name: Method = config.privacy.accountant.value
+    other: Method = "pld" if name == "rdp" else "rdp"
     return history.epsilon(delta=delta, method=name), {
         other: history.epsilon(delta=delta, method=other)
     }

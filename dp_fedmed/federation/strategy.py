@@ -1,5 +1,6 @@
-"""One round of the federation, from top to bottom: sample, charge, configure, receive, check, clip,
-sum, noise, apply.
+"""One round of the federation, from top to bottom.
+
+Sample, charge, configure, receive, check, clip, sum, noise, apply.
 
 This is the one place where a client's reply becomes part of the model. Nothing from a reply is used
 before `_contribution` has checked it.
@@ -336,8 +337,8 @@ class DPStrategy(Strategy):
             raise TooFewClients(
                 f"round {self._record.server_round}: {contributed} of "
                 f"{len(self._record.cohort)} clients contributed, fewer than "
-                f"federation.min_clients={self.config.min_clients or 1}; the model is the one of round "
-                f"{self._record.server_round - 1}"
+                f"federation.min_clients={self.config.min_clients or 1}; the model is the one of "
+                f"round {self._record.server_round - 1}"
             )
 
     def _evaluate_at_clients(

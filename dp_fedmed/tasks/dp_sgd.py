@@ -104,7 +104,8 @@ class PerSampleGradients:
             self.hooks = GradSampleHooks(
                 model, loss_reduction="sum", force_functorch=mode is GradMode.functorch
             )
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        # Opacus hangs grad_sample and summed_grad on parameters, which their type does not know.
+        self.parameters: list[Any] = [p for p in model.parameters() if p.requires_grad]
 
     def close(self) -> None:
         """Take the hooks off."""
@@ -116,7 +117,7 @@ class PerSampleGradients:
             return self._add_by_norms(optimizer, x, y)
         losses = self.task.record_losses(self.model(x), y)
         self._clear()
-        losses.sum().backward()
+        losses.sum().backward()  # type: ignore[no-untyped-call]
         optimizer.add_clipped([p.grad_sample for p in self.parameters])
         self._clear()
         return losses.detach()
@@ -125,7 +126,7 @@ class PerSampleGradients:
         """Ghost clipping (Li et al. 2022): norms first, then one backward of the weighted loss."""
         losses = self.task.record_losses(self.model(x), y)
         self._clear()
-        losses.sum().backward(retain_graph=True)
+        losses.sum().backward(retain_graph=True)  # type: ignore[no-untyped-call]
         norms = self.hooks.get_norm_sample()
         finite = torch.isfinite(norms)
         self._clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -153,7 +154,7 @@ def test_noise_is_not_repeated_across_rounds_or_runs() -> None:
     config = dataclasses.replace(config_with(SamplerName.all))
     key = NoiseKey.generate()
     models = released(config, nothing, key=key, rounds=4)
-    steps = [flat(b) - flat(a) for a, b in zip(models, models[1:], strict=False)]
+    steps = [flat(b) - flat(a) for a, b in pairwise(models)]
     steps.append(flat(released(config, nothing)[-1]))
     correlation = np.corrcoef(steps) - np.eye(len(steps))
     assert np.abs(correlation).max() < 5 / math.sqrt(steps[0].size)

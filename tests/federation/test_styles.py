@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -103,7 +104,8 @@ def test_a_calibrated_run_spends_its_target_and_no_more(
     for guarantee in report["guarantees"]:
         other = guarantee["epsilon_by_other_accountant"]["pld"]
         assert other <= guarantee["epsilon"]
-        assert guarantee["adjacency"] and guarantee["delta"] < 1e-4
+        assert guarantee["adjacency"]
+        assert guarantee["delta"] < 1e-4
     assert report["noise_is_private"] is True
     assert report["conservative_sum"]["epsilon"] == pytest.approx(sum(spent.values()))
 
@@ -115,7 +117,7 @@ def test_epsilon_grows_with_every_round_and_never_restarts(small: Callable[..., 
         for level in rows[0]["epsilon"]:
             spent = [row["epsilon"][level] for row in rows[:-1]]
             assert spent[0] == 0.0
-            assert all(b > a for a, b in zip(spent, spent[1:], strict=False))
+            assert all(b > a for a, b in pairwise(spent))
 
 
 def test_clients_keep_their_own_account(small: Callable[..., Config]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from dp_fedmed.privacy import History, PrivacyEvent, group_epsilon
@@ -17,7 +19,7 @@ def test_a_group_of_one_is_a_record() -> None:
 
 def test_larger_groups_cost_more_than_proportionally() -> None:
     values = [group_epsilon(HISTORY, size=k, delta=1e-5) for k in (1, 2, 4, 8)]
-    assert all(b > 2 * a for a, b in zip(values, values[1:], strict=False))
+    assert all(b > 2 * a for a, b in pairwise(values))
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
