@@ -183,7 +183,9 @@ def test_noise_has_the_scale_that_is_accounted() -> None:
     settings = plan(steps=1, noise_multiplier=3.0, sample_rate=1.0)
     records = images(20)
     loud = [moved(*train(settings, records, noise_seed=s)) for s in range(1, 5)]
-    differences = torch.stack([(a - b) * 20 / (3.0 * C) for a, b in zip(loud[::2], loud[1::2], strict=True)])
+    differences = torch.stack(
+        [(a - b) * 20 / (3.0 * C) for a, b in zip(loud[::2], loud[1::2], strict=True)]
+    )
     statistic = float((differences**2).sum() / 2)
     n = differences.numel()
     assert stats.chi2.cdf(statistic, n) > 1e-4
