@@ -58,7 +58,7 @@ def test_the_tree_is_frozen() -> None:
         ("model._target_=MyNet", "dotted import path"),
         ("just a word", "write key=value"),
         ("+made.up=1", "unknown key 'made.up'"),
-        ("privacy=sample", "privacy=sample is not offered"),
+        ("privacy=smaple", "did you mean 'sample'"),
     ],
 )
 def test_a_mistake_names_the_key_and_a_way_out(override: str, said: str) -> None:
@@ -72,6 +72,7 @@ def test_a_mistake_names_the_key_and_a_way_out(override: str, said: str) -> None
     ("overrides", "keys"),
     [
         (["federation.min_clients=9"], ["federation.min_clients=9", "federation.num_clients=5"]),
+        (["privacy=user", "federation.min_clients=2"], ["federation.min_clients", "privacy.style"]),
         (
             ["federation.min_clients=3", "federation.sample_rate=0.2"],
             ["federation.min_clients=3", "federation.sample_rate=0.2"],

@@ -125,7 +125,7 @@ def default_delta(units: int) -> float:
     >>> default_delta(500), default_delta(10**6) < 1e-6
     (1e-05, True)
     """
-    return min(1e-5, float(units) ** -1.1)
+    return min(1e-5, math.exp(-1.1 * math.log(units)))
 
 
 def _warn_about(level: str, delta: float, units: int, what: str) -> None:
