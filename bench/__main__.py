@@ -14,6 +14,9 @@ PARTS = {
     "startup": "how fast the command line answers",
     "idle_round": "what a round costs with clients that do nothing, on each engine",
     "real_round": "a whole round with real work, against a bare two-process PyTorch loop",
+    "private_round": "a DP-SGD round, against a bare two-process loop over Opacus' optimizer",
+    "per_sample": "per-sample gradients, against Opacus' own ways and plain SGD",
+    "accountant": "recording, reporting and calibrating privacy",
     "scaling": "two workers against one, and the default experiment on local against Ray",
     "many_clients": "memory with ten thousand clients",
 }

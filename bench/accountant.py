@@ -1,6 +1,6 @@
 """Speed of the accountants and of calibration against their targets.
 
-Run it with ``python bench/accountant.py``. Each figure is the best of several repetitions, with
+Each figure is the best of several repetitions, with
 caches emptied where the target is about a new (σ, q); imports are not counted.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from bench.rows import Row
 from dp_fedmed.privacy import (
     History,
     NoiseStream,
@@ -22,7 +23,7 @@ from dp_fedmed.privacy import (
     rdp,
 )
 
-Row = tuple[str, float, float, str]
+Figure = tuple[str, float, float, str]
 
 
 def best_ms(action: Callable[[int], object], *, repeat: int) -> float:
@@ -48,7 +49,7 @@ def record(accountant: PrivacyAccountant, round_num: int, sigma: float) -> None:
     )
 
 
-def recording() -> list[Row]:
+def recording() -> list[Figure]:
     """Recording a round, with curves to compute and without."""
     rdp.sampled_gaussian_rdp(noise_multiplier=9.0, sample_rate=0.5)
     accountant = PrivacyAccountant(1e-5)
@@ -79,7 +80,7 @@ def recording() -> list[Row]:
     ]
 
 
-def reporting() -> list[Row]:
+def reporting() -> list[Figure]:
     """ε of long histories."""
     events = [
         PrivacyEvent.poisson(
@@ -110,7 +111,7 @@ def reporting() -> list[Row]:
     ]
 
 
-def calibration() -> list[Row]:
+def calibration() -> list[Figure]:
     """σ for a target."""
 
     def solve(accountant: str, q: float, epsilon: float, rounds: int) -> float:
@@ -156,7 +157,7 @@ def calibration() -> list[Row]:
     ]
 
 
-def vectors() -> list[Row]:
+def vectors() -> list[Figure]:
     """Noise and clipping of a model of ten million parameters; our own yardsticks."""
     out = np.empty(10_000_000, dtype=np.float32)
     stream = NoiseStream.fresh()
@@ -178,16 +179,5 @@ def vectors() -> list[Row]:
 
 
 def rows() -> list[Row]:
-    """(name, measured, target, unit) of every figure; smaller is better."""
-    return [*recording(), *reporting(), *calibration(), *vectors()]
-
-
-def main() -> None:
-    print(f"{'privacy':44} {'measured':>10} {'target':>10}")
-    for name, measured, target, unit in rows():
-        verdict = "pass" if measured <= target else "FAIL"
-        print(f"{name:44} {measured:10.4g} {target:10.4g} {unit}  {verdict}")
-
-
-if __name__ == "__main__":
-    main()
+    figures = [*recording(), *reporting(), *calibration(), *vectors()]
+    return [Row(name, measured, target, unit) for name, measured, target, unit in figures]

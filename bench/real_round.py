@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,11 +23,13 @@ from dp_fedmed.data import DataSet, Records, load_data, partition, split_client
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.local_grid import LocalGrid
 from dp_fedmed.federation.nodes import wait_for_nodes
+from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import make_sampler
 from dp_fedmed.federation.strategy import DPStrategy
 from dp_fedmed.models import build_model
 
 USERS, IMAGES, COHORT, ROUNDS = 100, 50, 50, 6
+Half = Callable[[Connection, Config, int], None]
 MODELS = {"26k": ("[8,16]", 32, 1.3), "1.2M": ("[32,64]", 375, 1.15)}
 
 
@@ -47,7 +50,7 @@ def load(config: DataConfig, seed: int) -> DataSet:
     )
 
 
-def config_for(channels: str, hidden: int) -> Config:
+def config_for(channels: str, hidden: int, *more: str) -> Config:
     return compose(
         [
             *("task=digits", "data.name=bench.real_round.load", "data.client_val_fraction=0"),
@@ -55,7 +58,7 @@ def config_for(channels: str, hidden: int) -> Config:
             *("training.batch_size=10", "training.momentum=0", "training.lr=0.05"),
             *(f"federation.num_clients={USERS}", f"federation.sample_rate={COHORT / USERS}"),
             *("federation.evaluate_every=0", "federation.client_evaluate_every=0"),
-            "engine.workers=2",
+            *("engine.workers=2", *more),
         ]
     )
 
@@ -63,13 +66,15 @@ def config_for(channels: str, hidden: int) -> Config:
 class BareLoop:
     """Two processes, each training half of a cohort and adding up its half."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, half_of_a_round: Half) -> None:
         context = multiprocessing.get_context("fork")
         self.ends: list[Connection] = []
         self.processes = []
         for half in range(2):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_bare_half, args=(theirs, config, half), daemon=True)
+            process = context.Process(
+                target=half_of_a_round, args=(theirs, config, half), daemon=True
+            )
             process.start()
             self.ends.append(ours)
             self.processes.append(process)
@@ -88,6 +93,18 @@ class BareLoop:
             process.join()
 
 
+def users_of(
+    data: DataSet, parts: Sequence[Any], half: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The records of one half of the cohort, ready for the network."""
+    users = []
+    for user in range(half, COHORT, 2):
+        mine, _ = split_client(parts[user], val_fraction=0.0, seed=0, client=user)
+        x = torch.from_numpy(data.train.x[mine]).float().div_(127.5).sub_(1.0)
+        users.append((x, torch.from_numpy(data.train.y[mine])))
+    return users
+
+
 def _bare_half(end: Connection, config: Config, half: int) -> None:
     torch.set_num_threads(1)
     data = load_data(config.data, seed=config.seed)
@@ -96,11 +113,7 @@ def _bare_half(end: Connection, config: Config, half: int) -> None:
     )
     parameters = list(model.parameters())
     parts = partition(data, config.data.partition, num_clients=USERS, seed=config.seed)
-    users = []
-    for user in range(half, COHORT, 2):
-        mine, _ = split_client(parts[user], val_fraction=0.0, seed=0, client=user)
-        x = torch.from_numpy(data.train.x[mine]).float().div_(127.5).sub_(1.0)
-        users.append((x, torch.from_numpy(data.train.y[mine])))
+    users = users_of(data, parts, half)
     rng = np.random.default_rng(half)
     model.train()
     while True:
@@ -121,12 +134,13 @@ def _bare_half(end: Connection, config: Config, half: int) -> None:
         end.send([t.numpy() for t in total])
 
 
-def ratio(channels: str, hidden: int) -> tuple[float, float, float]:
-    """(our round, the bare round, the smallest ratio of neighbouring rounds), in seconds."""
-    config = config_for(channels, hidden)
+def compare(
+    config: Config, bare_half: Half, guard: PrivacyGuard | None = None
+) -> tuple[float, float, float]:
+    """(our round, the bare round, their ratio): the best of interleaved rounds, in seconds."""
     runtime = ClientRuntime(config)
     runtime.preload(USERS)
-    bare = BareLoop(config)
+    bare = BareLoop(config, bare_half)
     grid = LocalGrid(build_client_app(runtime=runtime), num_clients=USERS, workers=2)
     times: list[tuple[float, float]] = []
     try:
@@ -136,6 +150,7 @@ def ratio(channels: str, hidden: int) -> tuple[float, float, float]:
             nodes={name: node.node_id for name, node in found.items()},
             sampler=make_sampler(config.federation),
             seed=0,
+            guard=guard,
         )
         arrays = model_arrays.to_record(runtime.state.read())
         weights = [value.astype(np.float32) for value in model_arrays.from_record(arrays).values()]
@@ -149,15 +164,14 @@ def ratio(channels: str, hidden: int) -> tuple[float, float, float]:
     finally:
         grid.close()
         bare.close()
-    steady = times[1:]
-    best_ours, best_bare = (min(column) for column in zip(*steady, strict=True))
+    best_ours, best_bare = (min(column) for column in zip(*times[1:], strict=True))
     return best_ours, best_bare, best_ours / best_bare
 
 
 def rows() -> list[Row]:
     result = []
     for name, (channels, hidden, target) in MODELS.items():
-        ours, bare, quotient = ratio(channels, hidden)
+        ours, bare, quotient = compare(config_for(channels, hidden), _bare_half)
         result += [
             Row(f"round at {name} parameters", ours * 1e3, None, "ms"),
             Row(f"bare loop at {name} parameters", bare * 1e3, None, "ms"),

@@ -181,8 +181,8 @@ class ServerRun:
             raise ConfigError(
                 f"model._target_={self.config.model._target_} with task.loss="
                 f"{self.config.task.loss} couples records: a record's loss changes by {found:.1%} "
-                "with its batch, so clipping each record bounds nothing; use layers and losses that treat records "
-                "one by one"
+                "with its batch, so clipping each record bounds nothing; use layers and losses "
+                "that treat records one by one"
             )
 
     def _describe_clients(self, num_clients: int) -> None:
