@@ -16,6 +16,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from flwr.app import ConfigRecord
+
 from bench.rows import Row
 from dp_fedmed.client_app import ClientRuntime, build_client_app
 from dp_fedmed.config import Config, DataConfig, compose
@@ -153,10 +155,14 @@ def compare(
             guard=guard,
         )
         arrays = model_arrays.to_record(runtime.state.read())
+        told = ConfigRecord({"input_shape": [1, 28, 28], "num_classes": 10})
         weights = [value.astype(np.float32) for value in model_arrays.from_record(arrays).values()]
         for _ in range(ROUNDS):
             begun = time.perf_counter()
-            arrays = strategy.start(grid, arrays, num_rounds=1, timeout=None).arrays
+            result = strategy.start(
+                grid, arrays, num_rounds=1, timeout=None, train_config=told
+            )
+            arrays = result.arrays
             ours = time.perf_counter() - begun
             begun = time.perf_counter()
             weights = [w.astype(np.float32) for w in bare.round(weights)]

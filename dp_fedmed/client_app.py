@@ -6,7 +6,8 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from flwr.clientapp import ClientApp
 
 from dp_fedmed.config import Config, ConfigError, GradMode, from_run_config
 from dp_fedmed.data import DataSet, Records, cap_groups, load_data, partition, split_client
-from dp_fedmed.data.records import Indices
+from dp_fedmed.data.records import Indices, joined
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.client_ledger import ClientLedger
 from dp_fedmed.federation.failures import ClientFailed, describe_failure
@@ -54,38 +55,36 @@ class ClientRuntime:
         self.task = make_task(config.task)
         self._process: int | None = None
         self._gradients: PerSampleGradients | None = None
+        self._built: tuple[tuple[int, ...], int] | None = None
 
     @functools.cached_property
     def device(self) -> torch.device:
         """Where this process computes."""
         return pick_device(self.config.training.device)
 
-    @functools.cached_property
-    def model(self) -> torch.nn.Module:
-        """The one network of this process; every message brings its own weights."""
-        data = load_data(self.config.data, seed=self.config.seed)
-        model = build_model(
+    def build(self, input_shape: Sequence[int], num_classes: int) -> None:
+        """Make the one network of this process; every message brings its own weights.
+
+        The server says for which shape and classes: a site may lack a class that others have.
+        """
+        if self._built == (tuple(input_shape), num_classes):
+            return
+        self.model = build_model(
             self.config.model,
-            input_shape=data.input_shape,
-            num_classes=data.num_classes,
+            input_shape=input_shape,
+            num_classes=num_classes,
             seed=self.config.seed,
-        )
-        return model.to(self.device)
-
-    @functools.cached_property
-    def state(self) -> model_arrays.ModelState:
-        """The network's weights."""
-        return model_arrays.ModelState(self.model)
-
-    @functools.cached_property
-    def trainable(self) -> set[str]:
-        """Names of the parameters that training changes."""
-        return {name for name, p in self.model.named_parameters() if p.requires_grad}
+        ).to(self.device)
+        self.state = model_arrays.ModelState(self.model)
+        self.trainable = {n for n, p in self.model.named_parameters() if p.requires_grad}
+        self._gradients = None
+        self._built = (tuple(input_shape), num_classes)
 
     def preload(self, num_clients: int) -> None:
         """Load what every client needs, so that processes forked from this one share it."""
         data = load_data(self.config.data, seed=self.config.seed)
         partition(data, self.config.data.partition, num_clients=num_clients, seed=self.config.seed)
+        self.build(data.input_shape, data.num_classes)
         make_optimizer(self.model, self.config.training)  # the first one makes torch import more
 
     def records(self, node_config: Mapping[str, Any]) -> tuple[Records, Records]:
@@ -108,12 +107,11 @@ class ClientRuntime:
             return data.train.subset(self._capped(data, train, number)), data.train.subset(val)
         own = config.data
         if "data-path" in node_config:
-            from dataclasses import replace
-
             own = replace(own, path=str(node_config["data-path"]))
         data = load_data(own, seed=config.seed)
-        everything = np.arange(len(data.train), dtype=np.int64)
-        return data.train.subset(self._capped(data, everything, 0)), data.val
+        whole = replace(data, train=joined(data.train, data.test))  # the test set is the server's
+        everything = np.arange(len(whole.train), dtype=np.int64)
+        return whole.train.subset(self._capped(whole, everything, 0)), data.val
 
     def _capped(self, data: DataSet, indices: Indices, client: int) -> Indices:
         """These training records, at most `data.max_records_per_group` of each patient."""
@@ -125,15 +123,15 @@ class ClientRuntime:
 
     def train(self, message: Message, context: Context) -> RecordDict:
         """Train on this client's records; the answer is the change of the model."""
-        self._enter()
+        told = message.content.config_records["config"]
+        self._enter(told)
         name = client_name(context.node_config)
-        server_round = int(message.content.config_records["config"]["round"])  # type: ignore[arg-type]
+        server_round = int(told["round"])  # type: ignore[arg-type]
         received = model_arrays.from_record(message.content.array_records["arrays"])
         self.state.load(received)
         records, _ = self.records(context.node_config)
         content = RecordDict()
         if self.config.privacy.style.protects_records:
-            told = message.content.config_records["config"]
             result, realised = self._train_privately(told, received, records, context, name)
             content["privacy"] = realised
         else:
@@ -159,7 +157,7 @@ class ClientRuntime:
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
         """Evaluate the model on this client's validation records."""
-        self._enter()
+        self._enter(message.content.config_records["config"])
         received = model_arrays.from_record(message.content.array_records["arrays"])
         self.state.load(received)
         _, records = self.records(context.node_config)
@@ -248,8 +246,9 @@ class ClientRuntime:
     def _key(self, context: Context, name: str) -> NoiseKey:
         return client_key(self.config, context.node_config, name)
 
-    def _enter(self) -> None:
-        """Once per process: the thread count on which every engine's results depend."""
+    def _enter(self, told: ConfigRecord) -> None:
+        """Once per process: the network, and the threads on which every engine's results depend."""
+        self.build(list(told["input_shape"]), int(told["num_classes"]))  # type: ignore[arg-type]
         if self._process != os.getpid():
             torch.set_num_threads(self.config.training.threads)
             self._process = os.getpid()
@@ -282,6 +281,8 @@ def build_client_app(
         told: dict[str, Any] = {"name": client_name(context.node_config)}
         if "num-partitions" in context.node_config:
             told["num-partitions"] = int(context.node_config["num-partitions"])
+        if "data-path" in context.node_config or "partition-id" not in context.node_config:
+            told["own-data"] = True
         site = runtime_for(context)
         if site.config.privacy.style.protects_records:
             told["num-records"] = len(site.records(context.node_config)[0])

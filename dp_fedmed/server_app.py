@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from dp_fedmed.config import Config, ConfigError, GradMode, PrivacyStyle, from_run_config
+from dp_fedmed.config import Config, ConfigError, GradMode, PrivacyStyle, TaskKind, from_run_config
 from dp_fedmed.data import load_data, partition
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.client_level import ClientLevelMechanism
+from dp_fedmed.federation.exchange import EngineLost, Interrupted
+from dp_fedmed.federation.local_grid import LocalGrid
 from dp_fedmed.federation.nodes import Node, NodeError, wait_for_nodes
 from dp_fedmed.federation.privacy_guard import BudgetSpent, PrivacyGuard
 from dp_fedmed.federation.privacy_plan import make_plan
@@ -41,7 +44,7 @@ from dp_fedmed.tasks.local_training import pick_device
 
 logger = logging.getLogger(__name__)
 
-COMPLETED = "completed"
+COMPLETED, INTERRUPTED = "completed", "interrupted"
 COUPLING_TOLERANCE = 1e-3
 
 
@@ -62,9 +65,8 @@ class RunResult:
 class ServerRun:
     """One run at the server: data, network, strategy, and the run directory."""
 
-    def __init__(self, config: Config, display: Display) -> None:
-        self.config, self.display = config, display
-        torch.set_num_threads(config.training.threads)
+    def __init__(self, config: Config, display: Display, stop: threading.Event | None) -> None:
+        self.config, self.display, self.stop = config, display, stop
         self.directory = RunDirectory.create(config)
         self.result = RunResult(run_dir=self.directory.path)
         self.task = make_task(config.task)
@@ -74,13 +76,16 @@ class ServerRun:
         if config.privacy.style is not PrivacyStyle.none:
             self.key = create_server_key(config)
         self._best: ArrayRecord | None = None
+        self._validated = -1
 
     def run(self, grid: Grid, nodes: dict[str, Node]) -> RunResult:
         """Train, then choose, test and save the final model; a stopped run keeps its last one."""
         started = time.perf_counter()
         config = self.config
         self.data = load_data(config.data, seed=config.seed)
-        self._describe_clients(len(nodes))
+        if all(node.simulated for node in nodes.values()):
+            self._describe_clients(len(nodes))
+        self._refuse_other_kind()
         self.model = build_model(
             config.model,
             input_shape=self.data.input_shape,
@@ -91,6 +96,9 @@ class ServerRun:
         self.state = model_arrays.ModelState(self.model)
         initial = model_arrays.to_record(self.state.read())
         strategy.arrays = initial
+        told = ConfigRecord(
+            {"input_shape": list(self.data.input_shape), "num_classes": self.data.num_classes}
+        )
         try:
             with self.display:
                 strategy.start(
@@ -98,17 +106,22 @@ class ServerRun:
                     initial,
                     num_rounds=config.federation.num_rounds,
                     timeout=config.federation.round_timeout,
+                    train_config=told,
+                    evaluate_config=told,
                     evaluate_fn=self._validate,
                 )
-        except TooFewClients as error:
+        except (TooFewClients, EngineLost) as error:
             self.result.stopped = str(error)
             logger.error("%s", error)
         except BudgetSpent as error:
             self.result.stopped = str(error)
             logger.info("%s", error)
-        except KeyboardInterrupt:
-            self.result.stopped = f"interrupted after round {self.result.rounds}"
+        except (KeyboardInterrupt, Interrupted):
+            self.result.stopped = f"{INTERRUPTED} after round {self.result.rounds}"
             logger.error("%s", self.result.stopped)
+        except Exception:
+            self.directory.save_model(model_arrays.from_record(strategy.arrays))
+            raise
         self._finish(strategy.arrays)
         self.result.seconds = time.perf_counter() - started
         self.display.summary(config, self.result)
@@ -125,6 +138,7 @@ class ServerRun:
                 sampler=sampler,
                 seed=config.seed,
                 on_round=self._on_round,
+                stop=self.stop,
             )
         key = self.key
         if config.privacy.style.protects_records:
@@ -158,6 +172,7 @@ class ServerRun:
             guard=self.guard,
             mechanism=mechanism,
             secrets=secrets,
+            stop=self.stop,
         )
 
     def _resolve_grad_mode(self) -> Config:
@@ -172,6 +187,16 @@ class ServerRun:
             self.config = self.config.replace(privacy=privacy)
             self.directory.write_config(self.config)
         return self.config
+
+    def _refuse_other_kind(self) -> None:
+        """A classification task needs class ids, a segmentation task masks."""
+        kind = self.config.task.kind
+        if self.data.is_segmentation is not (kind is TaskKind.segmentation):
+            found = "masks" if self.data.is_segmentation else "one class per record"
+            raise ConfigError(
+                f"task.kind={kind} does not fit data.name={self.config.data.name}, whose labels "
+                f"are {found}: choose another task= or data.name="
+            )
 
     def _refuse_coupled_records(self) -> None:
         from dp_fedmed.tasks.dp_sgd import coupling
@@ -197,6 +222,7 @@ class ServerRun:
     def _validate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Validation metrics of a round's model; in style `none` they choose the final model."""
         metrics = self._evaluate(arrays, "val")
+        self._validated = server_round
         if self.key is not None:  # choosing the best would be one more release: the last is kept
             self.result.val, self.result.selected_round = metrics, server_round
             return MetricRecord(dict(metrics)) if metrics else None
@@ -244,10 +270,13 @@ class ServerRun:
             self.directory.write_json(REPORT_FILE, privacy_report(self.config, self.guard, rounds))
 
     def _finish(self, last: ArrayRecord) -> None:
-        """Write the final model and touch the test data, once."""
+        """Choose and write the final model, and touch the test data, once."""
+        rounds = self.result.rounds
+        if self.config.federation.evaluate_every > 0 and self._validated != rounds:
+            self._validate(rounds, last)
         final = self._best if self._best is not None else last
         if self._best is None:
-            self.result.selected_round = self.result.rounds
+            self.result.selected_round = rounds
         self.directory.save_model(model_arrays.from_record(final))
         self.result.test = self._evaluate(final, "test")
         self.directory.append_metrics(
@@ -295,9 +324,17 @@ def describe_budget(config: Config, epsilons: dict[str, float], guard: PrivacyGu
 
 
 def serve(
-    grid: Grid, config: Config, display: Display, *, num_clients_given: bool = True
+    grid: Grid,
+    config: Config,
+    display: Display,
+    *,
+    num_clients_given: bool = True,
+    stop: threading.Event | None = None,
 ) -> RunResult:
     """Run a configuration on a grid, whichever engine is behind it."""
+    forks = isinstance(grid, LocalGrid) and grid.has_workers
+    # A process that forks must not have started torch's threads: they would hang in its children.
+    torch.set_num_threads(1 if forks else config.training.threads)
     expected = config.federation.num_clients if num_clients_given else None
     nodes = wait_for_nodes(
         grid,
@@ -312,7 +349,7 @@ def serve(
                 f"{config.federation.num_clients}: make the two equal"
             )
         config = config.replace(federation=replace(config.federation, num_clients=len(nodes)))
-    run = ServerRun(config, display)
+    run = ServerRun(config, display, stop)
     with log_to(run.directory.log_file(secret=config.privacy.style.protects_clients)):
         return run.run(grid, nodes)
 
@@ -322,6 +359,7 @@ def build_server_app(
     *,
     display: Display | None = None,
     on_result: Callable[[RunResult], None] = lambda result: None,
+    stop: threading.Event | None = None,
 ) -> ServerApp:
     """The ServerApp for a configuration; without one, for Flower's run-config."""
     app = ServerApp()
@@ -330,7 +368,7 @@ def build_server_app(
     def main(grid: Grid, context: Context) -> None:
         shown = display or LogDisplay()
         if config is not None:
-            on_result(serve(grid, config, shown))
+            on_result(serve(grid, config, shown, stop=stop))
             return
         show_on_stdout()
         given = from_run_config(context.run_config, run_id=context.run_id)

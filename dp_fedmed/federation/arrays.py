@@ -132,5 +132,5 @@ def _from_array(name: str, array: Array) -> np.ndarray[Any, Any]:
         shape, fortran, dtype = _parse_header(data[:start])
         flat = np.frombuffer(data, dtype, offset=start)
         return flat.reshape(shape, order="F" if fortran else "C")
-    except (ValueError, SyntaxError) as error:
+    except Exception as error:  # numpy's header parser fails in many ways on hostile bytes
         raise ArrayError(f"array {name!r} cannot be read: {error}") from error

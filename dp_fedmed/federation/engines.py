@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from typing import TYPE_CHECKING
 
-from dp_fedmed.config import Config, EngineName
+from dp_fedmed.config import Config, ConfigError, EngineName
 
 if TYPE_CHECKING:
     from dp_fedmed.reporting.display import Display
@@ -26,11 +27,31 @@ def run_federation(config: Config, display: Display | None = None) -> RunResult:
 
 
 def num_workers(config: Config) -> int:
-    """Processes that compute: as configured, else one per core, never more than clients."""
-    return config.engine.workers or min(len(os.sched_getaffinity(0)), config.federation.num_clients)
+    """Processes that compute: as configured, else one per core, never more than clients.
+
+    Raises:
+        ConfigError: for several workers on an accelerator, which forked processes cannot use.
+    """
+    from dp_fedmed.tasks.local_training import pick_device
+
+    accelerator = config.engine.name is EngineName.local and pick_device(
+        config.training.device
+    ).type not in ("cpu",)
+    if config.engine.workers is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return 1 if accelerator else min(cores or 1, config.federation.num_clients)
+    if accelerator and config.engine.workers > 1:
+        raise ConfigError(
+            f"engine.workers={config.engine.workers} computes in forked processes, which cannot "
+            f"use training.device={config.training.device}: use engine.workers=1, engine=ray or "
+            "training.device=cpu"
+        )
+    return config.engine.workers
 
 
 def _run_locally(config: Config, display: Display) -> RunResult:
+    import torch
+
     from dp_fedmed.client_app import ClientRuntime, build_client_app
     from dp_fedmed.federation.local_grid import LocalGrid
     from dp_fedmed.server_app import serve
@@ -40,8 +61,11 @@ def _run_locally(config: Config, display: Display) -> RunResult:
         build_client_app(runtime=runtime),
         num_clients=config.federation.num_clients,
         workers=num_workers(config),
+        own_process=config.federation.round_timeout is not None,
     )
     try:
+        if grid.has_workers:
+            torch.set_num_threads(1)  # threads that exist before a fork hang after it
         runtime.preload(config.federation.num_clients)
         return serve(grid, config, display)
     finally:
@@ -54,11 +78,13 @@ def _run_on_ray(config: Config, display: Display) -> RunResult:
     from dp_fedmed.server_app import build_server_app
 
     results: list[RunResult] = []
+    stop = threading.Event()
     run_on_ray(
-        build_server_app(config, display=display, on_result=results.append),
+        build_server_app(config, display=display, on_result=results.append, stop=stop),
         build_client_app(config),
         num_clients=config.federation.num_clients,
         num_cpus=num_workers(config),
         address=config.engine.address,
+        stop=stop,
     )
     return results[0]

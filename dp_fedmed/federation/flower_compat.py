@@ -6,7 +6,11 @@ Tested with flwr 1.41; pyproject.toml caps it below the next minor, and a test n
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -47,8 +51,14 @@ def run_on_ray(
     num_clients: int,
     num_cpus: int,
     address: str | None = None,
+    stop: threading.Event | None = None,
 ) -> None:
-    """Run both apps on Flower's simulation runtime, started here or on an existing Ray cluster."""
+    """Run both apps on Flower's simulation runtime, started here or on an existing Ray cluster.
+
+    Ctrl-C sets `stop`, for the server app to end by itself: it runs in a thread, and Flower's loop
+    would wait for it forever.
+    """
+    import torch
     from flwr.simulation import run_simulation
 
     init_args: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False}
@@ -56,14 +66,34 @@ def run_on_ray(
         init_args["num_cpus"] = num_cpus
     else:
         init_args["address"] = address
-    with warnings.catch_warnings():
+    gpus = torch.cuda.device_count() / num_cpus
+    with warnings.catch_warnings(), _ctrl_c(stop):
         warnings.simplefilter("ignore")
         run_simulation(
             server_app,
             client_app,
             num_supernodes=num_clients,
             backend_config={
-                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                "client_resources": {"num_cpus": 1, "num_gpus": gpus},
                 "init_args": init_args,
             },
         )
+
+
+@contextmanager
+def _ctrl_c(stop: threading.Event | None) -> Iterator[None]:
+    """While this lasts, Ctrl-C sets an event instead of raising; a second one ends the process."""
+    if stop is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        if stop.is_set():
+            os._exit(130)
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -26,16 +26,38 @@ class LocalGrid(Grid):
 
     Replies come lazily and in the order of the messages, so that a strategy that adds them up
     holds only a few at a time, and adds them in the same order on any number of workers.
+
+    Args:
+        app: what a client does.
+        num_clients: how many nodes there are.
+        workers: processes that compute; 1 computes in this process,
+        own_process: unless this asks for a process all the same, as a time-out needs it.
+        run_id: Flower's number of the run.
     """
 
-    def __init__(self, app: ClientApp, *, num_clients: int, workers: int, run_id: int = 1) -> None:
+    def __init__(
+        self,
+        app: ClientApp,
+        *,
+        num_clients: int,
+        workers: int,
+        own_process: bool = False,
+        run_id: int = 1,
+    ) -> None:
         self.app, self.num_clients = app, num_clients
         self._run = Run.create_empty(run_id)
-        self._pool = WorkerPool(app, workers=workers, run_id=run_id) if workers > 1 else None
+        self._pool: WorkerPool | None = None
+        if workers > 1 or own_process:
+            self._pool = WorkerPool(app, workers=workers, run_id=run_id)
         self._states: dict[int, RecordDict] = {}
         self._replies: dict[str, Message] = {}
         self._ids = itertools.count(1)
         flower_compat.set_identity(run_id)
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether clients compute in processes that this one forks."""
+        return self._pool is not None
 
     def close(self) -> None:
         """Stop the workers."""

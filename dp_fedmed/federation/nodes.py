@@ -55,6 +55,7 @@ class Node:
 
     node_id: int
     records: int | None = None
+    simulated: bool = True
 
 
 def wait_for_nodes(
@@ -115,5 +116,6 @@ def _by_name(known: Mapping[int, ConfigRecord]) -> dict[str, Node]:
         if name in nodes:
             raise NodeError(f"two nodes have the name {name!r}: give each its own client-id")
         records = answer.get("num-records")
-        nodes[name] = Node(node_id, None if records is None else int(str(records)))
+        count = None if records is None else int(str(records))
+        nodes[name] = Node(node_id, count, simulated=not answer.get("own-data", False))
     return dict(sorted(nodes.items()))

@@ -9,6 +9,7 @@ before `_contribution` has checked it.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,6 +23,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from dp_fedmed.config import FederationConfig, Weighting
 from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.exchange import exchange
 from dp_fedmed.federation.client_level import ClientLevelMechanism
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import Sampler
@@ -93,6 +95,7 @@ class DPStrategy(Strategy):
         guard: the run's privacy budget; None in style `none`.
         mechanism: clips and noises whole updates; None unless clients are protected.
         secrets: the streams of a round, given its number and the model that is sent.
+        stop: set to end the run as soon as its engine lets it.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class DPStrategy(Strategy):
         guard: PrivacyGuard | None = None,
         mechanism: ClientLevelMechanism | None = None,
         secrets: Callable[[int, model_arrays.State], RoundSecrets] | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
         if mechanism is not None and (guard is None or secrets is None):
             raise ValueError(
@@ -113,7 +117,7 @@ class DPStrategy(Strategy):
             )
         self.config, self.nodes, self.sampler, self.seed = config, dict(nodes), sampler, seed
         self.on_round = on_round
-        self.guard, self.mechanism, self.secrets = guard, mechanism, secrets
+        self.guard, self.mechanism, self.secrets, self.stop = guard, mechanism, secrets, stop
         self.optimizer = ServerOptimizer(config)
         self.arrays = ArrayRecord()
         self._names = {node_id: name for name, node_id in self.nodes.items()}
@@ -156,7 +160,7 @@ class DPStrategy(Strategy):
             messages = self.configure_train(
                 server_round, self.arrays, train_config or ConfigRecord(), grid
             )
-            replies = grid.send_and_receive(messages, timeout=timeout)
+            replies = exchange(grid, messages, timeout=timeout, stop=self.stop)
             released, train_metrics = self.aggregate_train(server_round, replies)
             if released is not None:
                 self.arrays = result.arrays = released
@@ -251,13 +255,15 @@ class DPStrategy(Strategy):
         """The clients' metrics, averaged over their validation records."""
         weights: dict[str, int] = {}
         for reply in replies:
-            name = self._names.get(reply.metadata.src_node_id, "")
-            if not name or reply.has_error():
-                reason = reply.error.reason if reply.has_error() else "unknown node"
-                logger.warning("round %d: %s did not evaluate: %s", server_round, name, reason)
+            name = self._names.get(reply.metadata.src_node_id, "an unknown node")
+            try:
+                if name not in self.nodes or reply.has_error():
+                    raise ValueError(reply.error.reason if reply.has_error() else "not asked")
+                metrics = _finite_metrics(reply.content)
+                examples = int(metrics.pop("num-examples", 0))
+            except (ValueError, KeyError) as error:
+                logger.warning("round %d: %s did not evaluate: %s", server_round, name, error)
                 continue
-            metrics = _finite_metrics(reply.content)
-            examples = int(metrics.pop("num-examples", 0))
             if examples > 0:
                 weights[name] = examples
                 self._record.client_metrics[name] = metrics
@@ -333,11 +339,14 @@ class DPStrategy(Strategy):
         return update, int(examples), metrics.get("train_loss")
 
     def _require_enough(self, contributed: int) -> None:
-        if self._record.failed and contributed < (self.config.min_clients or 1):
+        wanted = self.config.min_clients
+        if wanted is None and not self._record.failed:
+            return  # nobody was drawn, or those who were have no records: the model stays
+        if contributed < (wanted or 1):
             raise TooFewClients(
                 f"round {self._record.server_round}: {contributed} of "
                 f"{len(self._record.cohort)} clients contributed, fewer than "
-                f"federation.min_clients={self.config.min_clients or 1}; the model is the one of "
+                f"federation.min_clients={wanted or 1}; the model is the one of "
                 f"round {self._record.server_round - 1}"
             )
 
@@ -353,7 +362,7 @@ class DPStrategy(Strategy):
             self.configure_evaluate(server_round, self.arrays, config or ConfigRecord(), grid)
         )
         if messages:
-            replies = grid.send_and_receive(messages, timeout=timeout)
+            replies = exchange(grid, messages, timeout=timeout, stop=self.stop)
             metrics = self.aggregate_evaluate(server_round, replies)
             if metrics is not None:
                 result.evaluate_metrics_clientapp[server_round] = metrics

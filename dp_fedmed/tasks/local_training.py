@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from dp_fedmed.config import OptimizerName, TrainingConfig
+from dp_fedmed.config import ConfigError, OptimizerName, TrainingConfig
 from dp_fedmed.data.records import Records
 from dp_fedmed.tasks.base import Task, to_input, to_tensors
 
@@ -100,7 +100,14 @@ def pick_device(name: str) -> torch.device:
     device(type='cpu')
     """
     if name != "auto":
-        return torch.device(name)
+        device = torch.device(name)
+        available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        if not available.get(device.type, True):
+            raise ConfigError(
+                f"training.device={name} is not available on this machine: use "
+                "training.device=auto or training.device=cpu"
+            )
+        return device
     if torch.cuda.is_available():
         return torch.device("cuda")
     if torch.backends.mps.is_available():
