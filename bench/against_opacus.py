@@ -1,8 +1,9 @@
 """One client on Fashion-MNIST: our accuracy against plain Opacus at the same (ε, δ).
 
-`python -m bench.against_opacus [seeds]` trains the same small CNN both ways, with the same q, steps,
-clipping norm and noise multiplier, and prints the test accuracies as Markdown. The images come from
-Debian's package `dataset-fashion-mnist`, or a folder of the four idx files named by DP_FEDMED_FASHION.
+`python -m bench.against_opacus [seeds]` trains the same small CNN both ways, with the same q,
+steps, clipping norm and noise multiplier, and prints the test accuracies as Markdown. The images
+come from Debian's package `dataset-fashion-mnist`, or from a folder of the four idx files that
+DP_FEDMED_FASHION names.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ def config_for(seed: int, run_dir: str) -> Config:
             *("task=fashion_mnist", f"data.path={FOLDER}", f"seed={seed}", f"run_dir={run_dir}"),
             *("privacy=sample", f"privacy.sample.target_epsilon={EPSILON}"),
             *("privacy.sample.target_delta=1e-5", "privacy.sample.grad_mode=hooks"),
-            *("model._target_=dp_fedmed.models.SmallCNN", "model.args.channels=[8,16]", "model.args.hidden=32"),
+            *(
+                "model._target_=dp_fedmed.models.SmallCNN",
+                "model.args.channels=[8,16]",
+                "model.args.hidden=32",
+            ),
             *("federation.num_clients=1", f"federation.num_rounds={ROUNDS}"),
             *("federation.server_optimizer=fedavg", "federation.server_lr=1.0"),
             *(f"training.local_steps={STEPS}", f"training.batch_size={BATCH}"),

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-
 from flwr.app import ConfigRecord
 
 from bench.rows import Row
@@ -159,9 +158,7 @@ def compare(
         weights = [value.astype(np.float32) for value in model_arrays.from_record(arrays).values()]
         for _ in range(ROUNDS):
             begun = time.perf_counter()
-            result = strategy.start(
-                grid, arrays, num_rounds=1, timeout=None, train_config=told
-            )
+            result = strategy.start(grid, arrays, num_rounds=1, timeout=None, train_config=told)
             arrays = result.arrays
             ours = time.perf_counter() - begun
             begun = time.perf_counter()

@@ -34,7 +34,7 @@ EXIT_STOPPED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code (0 well, 1 stopped early, 2 wrong settings)."""
+    """Run a command; returns 0 (well), 1 (stopped early), 2 (wrong settings) or 130 (Ctrl-C)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     commands: dict[str, Callable[[list[str]], int]] = {"run": _run, "data": _data}
     if not given or given[0] in ("-h", "--help", "help"):
@@ -68,24 +68,34 @@ def entry() -> None:
 
 
 # Hydra's flags that take the next word as their value.
-_VALUED_FLAGS = {"--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--info", "-i"}
+_VALUED_FLAGS = {
+    *("--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--info", "-i"),
+    *("--config-name", "-cn", "--config-path", "-cp"),
+}
 
 
 def _checked_arguments(arguments: list[str]) -> list[str]:
     """Hydra's arguments, with our own checks of every override."""
     from dp_fedmed.config import check_overrides
 
-    checked: list[str] = []
+    flags: list[str] = []
+    overrides: list[str] = []
     previous = ""
     for word in arguments:
         is_flag = word.startswith("-") or previous in _VALUED_FLAGS
-        checked += [word] if is_flag else check_overrides([word])
+        (flags if is_flag else overrides).append(word)
         previous = word
-    return checked
+    own = ("--config-dir", "-cd", "--config-path", "-cp")
+    own_groups = any(flag.split("=")[0] in own for flag in flags) or any(
+        word.lstrip("+").startswith("hydra.searchpath") for word in overrides
+    )
+    return [*flags, *check_overrides(overrides, own_groups=own_groups)]
 
 
 def _run(arguments: list[str]) -> int:
     import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
 
     from dp_fedmed import config
 
@@ -98,12 +108,24 @@ def _run(arguments: list[str]) -> int:
 
     def job(tree: Any) -> None:
         codes.append(_run_job(tree))
+        if codes[-1] == EXIT_INTERRUPTED:
+            raise KeyboardInterrupt  # a sweep ends too
 
     sys.argv = ["dp-fedmed run", *checked]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # have its errors raised, so that we can word them
     decorate = hydra.main(
         version_base="1.3", config_path=str(config.conf_dir()), config_name="config"
     )
-    decorate(job)()
+    try:
+        decorate(job)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise config.ConfigError(config.root_message(error)) from error
+    except OSError as error:
+        if codes or error.filename is None:
+            raise
+        raise config.ConfigError(
+            f"run_dir={error.filename} cannot be made: {error.strerror}"
+        ) from error
     return max(codes, default=0)
 
 
@@ -150,6 +172,8 @@ def _federate(config: Config) -> int:
 
         quiet_console()
     result = run_federation(config, ConsoleDisplay(config, console))
+    if result.stopped.startswith("interrupted"):
+        return EXIT_INTERRUPTED
     return 0 if result.stopped == "completed" else EXIT_STOPPED
 
 

@@ -362,7 +362,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
         with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
             return from_dictconfig(hydra_compose("config", overrides=checked))
     except HydraException as error:
-        raise ConfigError(_root_message(error)) from error
+        raise ConfigError(root_message(error)) from error
 
 
 def from_dictconfig(tree: DictConfig) -> Config:
@@ -373,7 +373,7 @@ def from_dictconfig(tree: DictConfig) -> Config:
     try:
         config = OmegaConf.to_object(OmegaConf.merge(_schema(), tree))
     except OmegaConfBaseException as error:
-        raise ConfigError(_root_message(error)) from error
+        raise ConfigError(root_message(error)) from error
     if not isinstance(config, Config):
         raise ConfigError(f"expected a configuration tree, got {type(config).__name__}")
     validate(config)
@@ -410,8 +410,13 @@ def _quoted(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def check_overrides(overrides: Sequence[str]) -> list[str]:
+def check_overrides(overrides: Sequence[str], *, own_groups: bool = False) -> list[str]:
     """Refuse an unknown key or group choice with the nearest right one, before Hydra sees it.
+
+    Args:
+        overrides: Hydra's words, `key=value` or `group=choice`.
+        own_groups: the user has config folders of their own, so that unknown groups and choices are
+            left to Hydra.
 
     Returns:
         The overrides as Hydra is to see them: `model.args` takes any key without Hydra's `++`.
@@ -434,15 +439,22 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
             ) from error
         key = override.key_or_group
         if key in GROUPS and not override.is_delete():
-            _check_choice(key, override.value())
-        elif key not in known and not key.startswith(("hydra", "model.args.")):
+            if not own_groups:
+                _check_choice(key, override.value())
+        elif (
+            key not in known
+            and not key.startswith(("hydra", "model.args."))
+            and not (own_groups and "." not in key)
+        ):
             raise ConfigError(f"unknown key {key!r}{_nearest(key, [*known, *GROUPS])}")
-        checked.append(f"++{text}" if text.startswith("model.args.") else text)
+        checked.append(f"++{text}" if text.startswith(("model.args.", "model.args=")) else text)
     return checked
 
 
 def _check_choice(group: str, value: Any) -> None:
     available = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+    if hasattr(value, "include"):  # glob(…): Hydra looks what there is
+        return
     choices = value.list if hasattr(value, "list") else [value]
     for choice in choices:
         name = str(getattr(choice, "text", choice))
@@ -456,8 +468,9 @@ def _check_choice(group: str, value: Any) -> None:
 def _nearest(word: str, known: Sequence[str]) -> str:
     match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if not match:
-        leaf = word.rsplit(".", 1)[-1]
-        match = [key for key in known if key.rsplit(".", 1)[-1] == leaf][:1]
+        leaves = {key.rsplit(".", 1)[-1]: key for key in reversed(known)}
+        close = difflib.get_close_matches(word.rsplit(".", 1)[-1], list(leaves), n=1, cutoff=0.6)
+        match = [leaves[leaf] for leaf in close]
     return f"; did you mean {match[0]!r}?" if match else "; see dp-fedmed run --cfg job"
 
 
@@ -480,7 +493,7 @@ def _field_types(node: type) -> dict[str, Any]:
 _NOISE = ("object_type=", "reference_type=", "full_key:")
 
 
-def _root_message(error: BaseException) -> str:
+def root_message(error: BaseException) -> str:
     """The innermost explanation of a Hydra or OmegaConf error, on one line."""
     text = str(error)
     inner = error.__cause__ or error.__context__
@@ -488,7 +501,9 @@ def _root_message(error: BaseException) -> str:
         text = f"{text}: {inner}"
     lines = [line.strip() for line in text.splitlines()]
     kept = [line for line in lines if line and not line.startswith(_NOISE)]
-    return re.sub(r"\s+", " ", "; ".join(kept))
+    said = re.sub(r"\s+", " ", "; ".join(kept))
+    unknown = re.search(r"Key '(\w+)' (?:is )?not in", said)
+    return said + _nearest(unknown[1], sorted(_keys(Config))) if unknown else said
 
 
 def validate(config: Config) -> None:

@@ -67,6 +67,8 @@ class ServerRun:
 
     def __init__(self, config: Config, display: Display, stop: threading.Event | None) -> None:
         self.config, self.display, self.stop = config, display, stop
+        self.data = load_data(config.data, seed=config.seed)
+        self._refuse_other_kind()
         self.directory = RunDirectory.create(config)
         self.result = RunResult(run_dir=self.directory.path)
         self.task = make_task(config.task)
@@ -82,10 +84,8 @@ class ServerRun:
         """Train, then choose, test and save the final model; a stopped run keeps its last one."""
         started = time.perf_counter()
         config = self.config
-        self.data = load_data(config.data, seed=config.seed)
         if all(node.simulated for node in nodes.values()):
             self._describe_clients(len(nodes))
-        self._refuse_other_kind()
         self.model = build_model(
             config.model,
             input_shape=self.data.input_shape,

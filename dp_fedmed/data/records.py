@@ -74,9 +74,7 @@ def joined(first: Records, second: Records) -> Records:
     groups = None
     if first.groups is not None and second.groups is not None:
         groups = np.concatenate([first.groups, second.groups])
-    return Records(
-        np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]), groups
-    )
+    return Records(np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]), groups)
 
 
 @dataclass(frozen=True, eq=False)

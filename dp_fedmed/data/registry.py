@@ -63,7 +63,15 @@ def load_data(config: DataConfig, *, seed: int) -> DataSet:
 
 @lru_cache(maxsize=4)
 def _load(config: DataConfig, seed: int) -> DataSet:
-    dataset = find_loader(config.name)(config, seed)
+    loader = find_loader(config.name)
+    try:
+        dataset = loader(config, seed)
+    except ConfigError:
+        raise
+    except Exception as error:  # the user's own code: whatever it raises is named
+        raise ConfigError(
+            f"data.name={config.name} failed with {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(dataset, DataSet):
         raise ConfigError(
             f"data.name={config.name} returned {type(dataset).__name__}: "

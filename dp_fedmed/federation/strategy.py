@@ -23,8 +23,8 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from dp_fedmed.config import FederationConfig, Weighting
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.exchange import exchange
 from dp_fedmed.federation.client_level import ClientLevelMechanism
+from dp_fedmed.federation.exchange import exchange
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.secrets import RoundSecrets

@@ -34,8 +34,10 @@ def build_model(
         torch.manual_seed(derive_seed(seed, "init") % 2**63)
         try:
             model = target(**{**_accepted(target, offered), **config.args})
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"model._target_={config._target_}: {error}") from error
+        except Exception as error:  # the user's own code: whatever it raises is named
+            raise ConfigError(
+                f"model._target_={config._target_}: {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(model, nn.Module):
             raise ConfigError(
                 f"model._target_={config._target_} made a {type(model).__name__}, "
@@ -69,14 +71,16 @@ def _replace_layers(model: nn.Module, *, fix: bool) -> nn.Module:
         return model
     if not fix:
         raise ConfigError(
-            f"model.fix=false, but {'; '.join(problems)}. Set model.fix=true to have it replaced, "
-            "or use GroupNorm"
+            f"model.fix=false, but {'; '.join(problems[:3])}. Set model.fix=true to have it "
+            "replaced, or use GroupNorm"
         )
     fixed: nn.Module = ModuleValidator.fix(model)
     remaining = layer_problems(fixed)
     if remaining:
         raise ConfigError(f"model.fix=true cannot replace {'; '.join(remaining)}")
-    logger.info("model.fix=true replaced %d layers: %s", len(problems), problems[0])
+    layers = ", ".join(problem.split(":")[0].removeprefix("layer ") for problem in problems[:3])
+    more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+    logger.info("model.fix=true replaced %s%s by layers that keep records apart", layers, more)
     return fixed
 
 

@@ -93,12 +93,14 @@ class ConsoleDisplay:
             status = "" if value is None else f"val {self.metric} {value:.3f}"
             status += "".join(f" ε_{level} {e:.2f}" for level, e in record.epsilons.items())
             self._progress.update(self._task, completed=record.server_round, status=status)
-            for name, reason in record.failed.items():
-                self.console.print(
-                    f"[yellow]round {record.server_round}: {name} contributed nothing: {reason}"
-                )
         else:
             self.console.print(describe_round(record), soft_wrap=True, highlight=False)
+        for name, reason in record.failed.items():
+            self.console.print(
+                f"[yellow]round {record.server_round}: {name} contributed nothing: {reason}",
+                soft_wrap=True,
+                highlight=False,
+            )
 
     def summary(self, config: Config, result: RunResult) -> None:
         """Print the table of results and where they are."""
@@ -128,6 +130,8 @@ class ConsoleDisplay:
 
 
 def _choice(config: Config, result: RunResult) -> str:
+    if config.federation.evaluate_every == 0:
+        return f"the model is the one of round {result.selected_round}"
     if config.privacy.style is PrivacyStyle.none:
         return (
             f"the model of round {result.selected_round} has the best validation "
