@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dp_fedmed.config import compose
@@ -80,6 +83,9 @@ def test_two_runs_never_share_a_directory(tmp_path: Path) -> None:
         (["run", "task=digit"], "did you mean 'digits'"),
         (["run", "federation.num_clients=100000"], "federation.num_clients"),
         (["run", "task=medmnist"], "data.path"),
+        (["run", "training.lr=abc"], "training.lr=abc"),
+        (["run", "training.optimizer=adagrad"], "[sgd, adam, adamw]"),
+        (["run", "training.device=cuda:7"], "training.device=cuda:7 is not available"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_no_directory(
@@ -123,3 +129,33 @@ def test_the_written_config_gives_the_same_run_again(tmp_path: Path) -> None:
     directory = RunDirectory.create(config)
     read = OmegaConf.load(directory.path / "config.yaml")
     assert from_dictconfig(read) == config  # type: ignore[arg-type]
+
+
+def test_ctrl_c_keeps_the_last_model_and_leaves_no_process(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", "from dp_fedmed.cli import entry; entry()", "run"]
+    process = subprocess.Popen(
+        [*command, "task=digits", "federation.num_rounds=500", f"run_dir={folder}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and len(RunDirectory(folder).metrics()) < 3:
+        time.sleep(0.1)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert RunDirectory(folder).load_model()
+    assert not [child for child in children if child.is_running() and child.status() != "zombie"]
+
+
+def test_a_users_own_config_folder_is_used(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "mine.yaml").write_text("lr: 1e-3\noptimizer: adamw\n")
+    (tmp_path / "training" / "typo.yaml").write_text("lrr: 1e-3\n")
+    shown = dp_fedmed("run", "--config-dir", str(tmp_path), "training=mine", "--cfg", "job")
+    assert "lr: 0.001" in shown.stdout, shown.stderr
+    wrong = dp_fedmed("run", "--config-dir", str(tmp_path), "training=typo")
+    assert wrong.returncode == 2
+    assert "did you mean 'training.lr'" in wrong.stderr

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PROBE_SECONDS = 10.0
+
 
 def run_federation(config: Config, display: Display | None = None) -> RunResult:
     """Run a whole federation and return how it ended."""
@@ -39,7 +41,8 @@ def num_workers(config: Config) -> int:
     ).type not in ("cpu",)
     if config.engine.workers is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        return 1 if accelerator else min(cores or 1, config.federation.num_clients)
+        fitting = max(1, (cores or 1) // config.training.threads)
+        return 1 if accelerator else min(fitting, config.federation.num_clients)
     if accelerator and config.engine.workers > 1:
         raise ConfigError(
             f"engine.workers={config.engine.workers} computes in forked processes, which cannot "
@@ -66,10 +69,40 @@ def _run_locally(config: Config, display: Display) -> RunResult:
     try:
         if grid.has_workers:
             torch.set_num_threads(1)  # threads that exist before a fork hang after it
+            _refuse_threads_that_hang(config)
         runtime.preload(config.federation.num_clients)
         return serve(grid, config, display)
     finally:
         grid.close()
+
+
+def _refuse_threads_that_hang(config: Config) -> None:
+    """Try torch's threads in a forked process: GNU OpenMP hangs there if this one has used them."""
+    if config.training.threads == 1:
+        return
+    import multiprocessing
+
+    probe = multiprocessing.get_context("fork").Process(
+        target=_use_threads, args=(config.training.threads,), daemon=True
+    )
+    probe.start()
+    probe.join(PROBE_SECONDS)
+    if probe.is_alive():
+        probe.kill()
+        probe.join()
+        raise ConfigError(
+            f"training.threads={config.training.threads} cannot be used by worker processes here, "
+            "since this process has used torch's threads before: set engine.workers=1 or "
+            "training.threads=1, or start from a new process"
+        )
+
+
+def _use_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.ones(512, 512) @ torch.ones(512, 512)
+    torch.ones(2_000_000).sum()
 
 
 def _run_on_ray(config: Config, display: Display) -> RunResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,10 +13,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import torch
 
-from dp_fedmed.config import Config
+from dp_fedmed.config import Config, ConfigError
 from dp_fedmed.federation.engines import run_federation
 from dp_fedmed.federation.run_directory import RunDirectory
+from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.reporting.display import LogDisplay
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
@@ -46,6 +50,46 @@ def test_one_worker_and_several_give_the_same_model(
     assert same(one, final_model(small(*settings, "engine.workers=2")))
     assert same(one, final_model(small(*settings, "engine.workers=3")))
     assert not same(one, final_model(small(*settings, "seed=1")))
+
+
+def test_clients_with_several_threads_work_on_a_pool_and_never_hang(
+    small: Callable[..., Config], tmp_path: Path
+) -> None:
+    settings = ["task=digits", "training.threads=2", "federation.num_clients=2"]
+    more = ["federation.num_rounds=2", "engine.workers=2", f"run_dir={tmp_path}/pool"]
+    command = [sys.executable, "-c", "from dp_fedmed.cli import entry; entry()", "run"]
+    subprocess.run([*command, *settings, *more], check=True, timeout=200, capture_output=True)
+    one = final_model(small(*settings, "engine.workers=1"))
+    assert same(one, RunDirectory(tmp_path / "pool").load_model())
+    torch.set_num_threads(2)
+    torch.ones(2_000_000).sum()  # from here on, threads in a forked process would hang
+    with pytest.raises(ConfigError, match=r"training\.threads=2 cannot be used by worker"):
+        run_federation(small(*settings, "engine.workers=2"))
+
+
+@pytest.mark.slow
+def test_a_lost_ray_worker_ends_the_run_with_its_last_model(small: Callable[..., Config]) -> None:
+    def kill_an_actor(record: RoundRecord) -> None:
+        actors = [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if "ClientAppActor" in " ".join(process.info["cmdline"] or [])
+        ]
+        if record.server_round == 1 and actors:
+            actors[0].kill()
+
+    class Killer(LogDisplay):
+        def round(self, record: RoundRecord) -> None:
+            kill_an_actor(record)
+
+    config = small(
+        *("engine=ray", "engine.workers=2", "federation.num_rounds=30"),
+        "federation.client_evaluate_every=0",
+    )
+    result = run_federation(config, Killer())
+    assert "lost" in result.stopped
+    assert 1 <= result.rounds < 30
+    assert RunDirectory(result.run_dir).load_model()
 
 
 @pytest.mark.slow
@@ -103,6 +147,29 @@ def test_flwr_run_gives_the_same_model_as_local(
     assert "round 2 · 3/3 clients" in done.stdout
     local = final_model(small("task=digits", "federation.num_clients=3"))
     assert same(local, RunDirectory(folder).load_model())
+
+
+@pytest.mark.slow
+def test_hybrid_under_flwr_run_costs_the_same_as_on_local(
+    flower: Callable[..., subprocess.CompletedProcess[str]],
+    small: Callable[..., Config],
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+    settings = ["federation.num_rounds=2", "privacy.sample.grad_mode=hooks"]
+    done = flower(
+        *("--federation-config", "num-supernodes=3", "--run-config"),
+        f"privacy='hybrid' overrides='{' '.join(settings)}' run-dir='{folder}'",
+    )
+    local = run_federation(small("privacy=hybrid", "federation.num_clients=3", *settings))
+    here = json.loads((local.run_dir / "privacy_report.json").read_text())
+    deadline = time.monotonic() + 60
+    there: dict[str, object] = {}
+    while there.get("rounds") != 2 and time.monotonic() < deadline:
+        if (folder / "privacy_report.json").exists():
+            there = json.loads((folder / "privacy_report.json").read_text())
+        time.sleep(0.5)
+    assert there.get("guarantees") == here["guarantees"], done.stdout + done.stderr
 
 
 def test_the_bundle_carries_code_and_conf_but_no_run(tmp_path: Path) -> None:

@@ -170,3 +170,66 @@ def test_a_relative_run_dir_is_refused(small: Callable[..., Config]) -> None:
 def test_a_full_or_forbidden_disk_is_one_sentence(small: Callable[..., Config]) -> None:
     with pytest.raises(ConfigError, match="cannot be written"):
         run_federation(small("run_dir=/proc/nothing/here"))
+
+
+class NaNWhenEvaluated(MLP):
+    """A network whose evaluation at a client is not a number."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(x)
+        return logits if self.training or len(x) == 20 else logits * float("nan")
+
+
+def test_a_clients_bad_evaluation_costs_its_evaluation_only(small: Callable[..., Config]) -> None:
+    config = small(
+        *(f"data.name={HERE}.load_with_a_bad_record", f"model._target_={HERE}.NaNWhenEvaluated"),
+        *("federation.client_evaluate_every=1", "federation.num_rounds=2"),
+    )
+    result = run_federation(config)
+    assert result.stopped == "completed"
+    assert result.clients == {}
+
+
+def test_the_last_model_is_judged_even_between_evaluations(small: Callable[..., Config]) -> None:
+    config = small(
+        *(*BAD, "federation.min_clients=4", "data.client_val_fraction=0"),
+        *("federation.evaluate_every=50", "federation.num_rounds=3"),
+    )
+    stopped = run_federation(config)
+    assert stopped.val, "the model that is handed over was validated"
+    unchecked = run_federation(small("federation.evaluate_every=0"))
+    assert unchecked.selected_round == unchecked.rounds == 2
+
+
+def test_a_timeout_is_kept_even_where_one_worker_would_do(small: Callable[..., Config]) -> None:
+    config = small(
+        *(f"data.name={HERE}.load_with_a_bad_record", f"model._target_={HERE}.Sleeping"),
+        *("engine.workers=null", "federation.num_clients=1", "federation.round_timeout=2"),
+        *("data.client_val_fraction=0", "federation.client_evaluate_every=0"),
+    )
+    result = run_federation(config)
+    assert "federation.min_clients=1" in result.stopped
+
+
+def test_labels_that_do_not_fit_the_task_are_refused_before_a_directory_is_made(
+    small: Callable[..., Config],
+) -> None:
+    config = small("task=cells", "data.name=digits")
+    with pytest.raises(ConfigError, match=r"task\.kind=segmentation.*data\.name=digits"):
+        run_federation(config)
+    assert not Path(config.run_dir).exists()
+
+
+class MixesRecords(MLP):
+    """Subtracts the batch mean: a record's loss depends on its neighbours."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x - x.mean(dim=0))
+
+
+def test_a_network_that_couples_records_is_refused_before_round_1(
+    small: Callable[..., Config],
+) -> None:
+    config = small("privacy=sample", f"model._target_={HERE}.MixesRecords")
+    with pytest.raises(ConfigError, match="couples records"):
+        run_federation(config)

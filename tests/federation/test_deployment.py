@@ -1,0 +1,123 @@
+"""A real SuperLink with two SuperNodes, each with its own name, data and noise key."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def medmnist_file(path: Path, seed: int, n: int) -> Path:
+    """Two classes that differ in brightness."""
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    for part, count in (("train", n), ("val", 12), ("test", 12)):
+        labels = np.arange(count) % 2
+        images = rng.integers(0, 120, (count, 8, 8)) + 120 * labels[:, None, None]
+        arrays[f"{part}_images"] = images.astype(np.uint8)
+        arrays[f"{part}_labels"] = labels[:, None].astype(np.uint8)
+    path.parent.mkdir(parents=True)
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a running deployment: a coordinator and two hospitals."""
+    home = tmp_path / "flower_home"
+    home.mkdir()
+    environment = {
+        **os.environ,
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+    }
+    environment.pop("PYTHONPATH", None)
+    address = f"127.0.0.1:{free_port()}"
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{address}"\ninsecure = true\n'
+    )
+    commands = [[str(BIN / "flower-superlink"), "--insecure", "--port", address.split(":")[1]]]
+    for number, name in enumerate(("north", "south")):
+        data = medmnist_file(tmp_path / name / "own.npz", number, 40 + 10 * number)
+        own = f"client-id='{name}' data-path='{data}' state-dir='{tmp_path / name / 'state'}'"
+        commands.append(
+            [str(BIN / "flower-supernode"), "--insecure", "--superlink", address]
+            + ["--port", str(free_port()), "--node-config", own]
+        )
+    processes = []
+    for command in commands:
+        log = (tmp_path / f"{len(processes)}.log").open("w")
+        processes.append(
+            subprocess.Popen(
+                command,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                cwd=tmp_path,
+                start_new_session=True,
+            )
+        )
+        time.sleep(3)
+    yield environment
+    for process in processes:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+@pytest.mark.slow
+def test_sites_train_on_their_own_data_with_their_own_keys(
+    sites: dict[str, str], tmp_path: Path
+) -> None:
+    server = medmnist_file(tmp_path / "server" / "public.npz", 9, 20)
+    folder = tmp_path / "run"
+    overrides = (
+        f"data.path={server} federation.num_clients=2 federation.num_rounds=2 "
+        "privacy.sample.noise_multiplier=1.0 privacy.sample.target_epsilon=null "
+        "privacy.sample.grad_mode=hooks model._target_=dp_fedmed.models.MLP"
+    )
+    run_config = f"task='medmnist' privacy='sample' run-dir='{folder}' overrides='{overrides}'"
+    done = subprocess.run(
+        [str(BIN / "flwr"), "run", str(ROOT), "--run-config", run_config],
+        capture_output=True,
+        text=True,
+        env=sites,
+        cwd=tmp_path,
+        timeout=60,
+    )
+    deadline = time.monotonic() + 120
+    report = folder / "privacy_report.json"
+    while time.monotonic() < deadline and not (
+        report.exists() and json.loads(report.read_text())["rounds"] == 2
+    ):
+        time.sleep(0.5)
+    logs = "".join(path.read_text() for path in tmp_path.glob("*.log"))
+    assert report.exists(), done.stdout + done.stderr + logs[-3000:]
+    clients = json.loads(report.read_text())["guarantees"][0]["clients"]
+    assert {name: client["records"] for name, client in clients.items()} == {
+        "north": 40 + 12,
+        "south": 50 + 12,
+    }
+    assert {client["rounds"] for client in clients.values()} == {2}
+    assert not (folder / "partition.png").exists(), "the server does not know who holds what"
+    for name in ("north", "south"):
+        state = tmp_path / name / "state"
+        assert (state / "noise.key").stat().st_mode & 0o077 == 0
+        assert len((state / f"{name}.jsonl").read_text().splitlines()) == 2
