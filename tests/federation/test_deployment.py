@@ -58,10 +58,8 @@ def sites(tmp_path: Path) -> Iterator[dict[str, str]]:
     for number, name in enumerate(("north", "south")):
         data = medmnist_file(tmp_path / name / "own.npz", number, 40 + 10 * number)
         own = f"client-id='{name}' data-path='{data}' state-dir='{tmp_path / name / 'state'}'"
-        commands.append(
-            [str(BIN / "flower-supernode"), "--insecure", "--superlink", address]
-            + ["--port", str(free_port()), "--node-config", own]
-        )
+        node = [str(BIN / "flower-supernode"), "--insecure", "--superlink", address]
+        commands.append([*node, "--port", str(free_port()), "--node-config", own])
     processes = []
     for command in commands:
         log = (tmp_path / f"{len(processes)}.log").open("w")
