@@ -2,11 +2,12 @@
 
 from dp_fedmed.models.build import build_model, layer_problems
 from dp_fedmed.models.classifiers import MLP, SmallCNN, resnet18
-from dp_fedmed.models.frozen import FourierLinear, ScatteringLinear
+from dp_fedmed.models.frozen import FilterBankSegmenter, FourierLinear, ScatteringLinear
 from dp_fedmed.models.unet import UNet
 
 __all__ = [
     "MLP",
+    "FilterBankSegmenter",
     "FourierLinear",
     "ScatteringLinear",
     "SmallCNN",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -83,6 +84,7 @@ class FourierLinear(nn.Module):
         fourier: random features of each kind; 0 means the record itself, scaled to norm 1.
         bandwidth: of the kernel, in units of the root mean square distance that records in
             [-1, 1] can have.
+        offset: added to every value, so that records lie around zero.
 
     >>> FourierLinear((30,), 2)(torch.zeros(4, 30)).shape
     torch.Size([4, 2])
@@ -94,10 +96,11 @@ class FourierLinear(nn.Module):
         num_classes: int,
         fourier: int = 512,
         bandwidth: float = 1.0,
+        offset: float = 0.0,
     ) -> None:
         super().__init__()
         width = math.prod(input_shape)
-        layers: list[nn.Module] = [nn.Flatten()]
+        layers: list[nn.Module] = [nn.Flatten(), Offset(offset)]
         if fourier:
             layers.append(FourierFeatures(width, fourier, bandwidth=bandwidth / math.sqrt(width)))
             width = 2 * fourier
@@ -110,6 +113,135 @@ class FourierLinear(nn.Module):
         """Logits of shape (batch, classes)."""
         logits: Tensor = self.head(self.features(x))
         return logits
+
+
+class FilterBankSegmenter(nn.Module):
+    """Fixed multi-scale filters at each pixel, random Fourier features of them, one linear layer.
+
+    Args:
+        input_shape: (channels, height, width) of an image.
+        num_classes: output channels, background included.
+        reduce: how many times coarser than the image the grid is on which pixels are judged; the
+            logits are interpolated back.
+        scales: widths of the Gaussians on that grid, rising, at least two.
+        fourier: random Fourier features of each kind.
+        bandwidth: of the kernel between pixels.
+
+    >>> FilterBankSegmenter((1, 33, 40), 2)(torch.zeros(2, 1, 33, 40)).shape
+    torch.Size([2, 2, 33, 40])
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_classes: int,
+        reduce: int = 2,
+        scales: Sequence[float] = (0.5, 1.0, 2.0, 4.0, 6.0),
+        fourier: int = 128,
+        bandwidth: float = 1.5,
+    ) -> None:
+        super().__init__()
+        if min(input_shape[1:]) < 4 * reduce:
+            raise ValueError(
+                f"model.args.reduce={reduce} leaves less than 4×4 of images {list(input_shape[1:])}"
+            )
+        self.bank = FilterBank(scales, reduce=reduce)
+        width = self.bank(torch.zeros(1, *input_shape)).shape[-1]
+        self.lift = FourierFeatures(
+            width, fourier, bandwidth=bandwidth / math.sqrt(width), centred=False
+        )
+        self.head = zero_linear(2 * fourier, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of shape (batch, classes, height, width)."""
+        coarse: Tensor = self.head(self.lift(self.bank(x))).movedim(-1, 1)
+        return F.interpolate(coarse, x.shape[-2:], mode="bilinear", align_corners=False)
+
+
+class FilterBank(nn.Module):
+    """Brightness, contrast, edges, spread and envelopes around each pixel, relative to its image.
+
+    The same filters look at the image and at one `reduce` times smaller. Input (batch, channels,
+    height, width), output (batch, height, width, features) on the smaller grid.
+    """
+
+    def __init__(self, scales: Sequence[float], *, reduce: int) -> None:
+        super().__init__()
+        if len(scales) < 2 or list(scales) != sorted(scales):
+            raise ValueError(f"model.args.scales={list(scales)} must rise, with two or more")
+        self.reduce = reduce
+        self.names = [f"bell{i}" for i in range(len(scales))]
+        for name, scale in zip(self.names, scales, strict=True):
+            axis = np.arange(-math.ceil(2.5 * scale), math.ceil(2.5 * scale) + 1)
+            bell = np.exp(-(axis**2) / (2 * scale**2))
+            self.register_buffer(name, _frozen(bell / bell.sum()), persistent=False)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """Features at each pixel of the coarse grid."""
+        x = x - x.mean((2, 3), keepdim=True)
+        x = x / (x.pow(2).mean((2, 3), keepdim=True).sqrt() + 0.02)
+        coarse = self._around(F.avg_pool2d(x, self.reduce))
+        if self.reduce == 1:
+            return coarse.movedim(1, -1)
+        fine = F.avg_pool2d(self._around(x), self.reduce)
+        return torch.cat([fine, coarse], dim=1).movedim(1, -1)
+
+    def _around(self, x: Tensor) -> Tensor:
+        """What the filters see around each pixel of one grid, as channels."""
+        bells = [self.get_buffer(name) for name in self.names]
+        blurred = [blur(x, bell) for bell in bells]
+        found = list(blurred)
+        found += [2.0 * (fine - coarse) for fine, coarse in pairwise(blurred)]
+        for level in blurred[:2]:
+            found += [2.0 * blur(slope(level), bell) for bell in bells[:3]]
+        squares = x * x
+        for level, bell in zip(blurred[1:], bells[1:], strict=True):
+            spread = (blur(squares, bell) - level * level).clamp(min=1e-6).sqrt()
+            found += [spread, (blurred[0] - level) / (spread + 0.2)]
+        found += self._envelopes(blurred[0], blurred[-1])
+        return torch.cat(found, dim=1)
+
+    def _envelopes(self, x: Tensor, background: Tensor) -> list[Tensor]:
+        """Grey openings and closings, which fill dark and bright nuclei, and the local range."""
+        found = []
+        for side in (3, 7):
+            high, low = highest(x, side), lowest(x, side)
+            closed, opened = lowest(high, side), highest(low, side)
+            found += [high, low, closed, opened, closed - background, opened - background]
+        bell = self.get_buffer(self.names[len(self.names) // 2])
+        low = blur(lowest(x, 11), bell)
+        span = blur(highest(x, 11), bell) - low
+        return [*found, 2.0 * (x - low) / (span + 0.3) - 1.0]
+
+
+def blur(x: Tensor, bell: Tensor) -> Tensor:
+    """Each channel smoothed by a separable kernel; the border is repeated outwards."""
+    batch, channels, height, width = x.shape
+    reach = len(bell) // 2
+    planes = x.reshape(batch * channels, 1, height, width)
+    planes = F.conv2d(F.pad(planes, (reach, reach, 0, 0), mode="replicate"), bell.view(1, 1, 1, -1))
+    planes = F.conv2d(F.pad(planes, (0, 0, reach, reach), mode="replicate"), bell.view(1, 1, -1, 1))
+    return planes.reshape(batch, channels, height, width)
+
+
+def slope(x: Tensor) -> Tensor:
+    """The length of the gradient at each pixel."""
+    padded = F.pad(x, (1, 1, 1, 1), mode="replicate")
+    across = padded[..., 1:-1, 2:] - padded[..., 1:-1, :-2]
+    down = padded[..., 2:, 1:-1] - padded[..., :-2, 1:-1]
+    return (across * across + down * down + 1e-8).sqrt()
+
+
+def highest(x: Tensor, side: int) -> Tensor:
+    """The maximum over a square around each pixel, by rows and then by columns."""
+    rows = F.max_pool2d(x, (1, side), 1, (0, side // 2))
+    return F.max_pool2d(rows, (side, 1), 1, (side // 2, 0))
+
+
+def lowest(x: Tensor, side: int) -> Tensor:
+    """The minimum over a square around each pixel."""
+    return -highest(-x, side)
 
 
 class OrientedEdges(nn.Module):
@@ -146,12 +278,13 @@ class OrientedEdges(nn.Module):
 class FourierFeatures(nn.Module):
     """cos(ωx) and sin(ωx) for fixed Gaussian ω (Rahimi & Recht 2007), centred, of norm 1.
 
-    The mean of cos(ωx) over ω is known for records of norm 1, and is taken off: what all records
-    share would only use up the clipping norm.
+    Input (batch, ..., inputs), output (batch, ..., 2·count). `centred` takes off each record's own
+    mean of cos(ωx): what all records share would only use up the clipping norm.
     """
 
-    def __init__(self, inputs: int, count: int, *, bandwidth: float) -> None:
+    def __init__(self, inputs: int, count: int, *, bandwidth: float, centred: bool = True) -> None:
         super().__init__()
+        self.centred = centred
         omega = stream(0, "frozen-fourier", inputs, count).standard_normal((inputs, count))
         self.register_buffer("omega", _frozen(bandwidth * omega), persistent=False)
 
@@ -160,7 +293,21 @@ class FourierFeatures(nn.Module):
         """Features of norm 1."""
         turned = x @ self.get_buffer("omega")
         cosine = turned.cos()
-        return unit(torch.cat([cosine - cosine.mean(dim=1, keepdim=True), turned.sin()], dim=1))
+        if self.centred:
+            cosine = cosine - cosine.mean(dim=-1, keepdim=True)
+        return unit(torch.cat([cosine, turned.sin()], dim=-1))
+
+
+class Offset(nn.Module):
+    """Records moved by a constant."""
+
+    def __init__(self, offset: float) -> None:
+        super().__init__()
+        self.offset = offset
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The moved records."""
+        return x + self.offset
 
 
 class UnitNorm(nn.Module):
@@ -178,7 +325,8 @@ def unit(rows: Tensor) -> Tensor:
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]])
     """
-    return rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-6)
+    scaled: Tensor = rows / rows.norm(dim=-1, keepdim=True).clamp(min=1e-6)
+    return scaled
 
 
 def zero_linear(inputs: int, outputs: int) -> nn.Linear:
@@ -201,8 +349,9 @@ def gaussian_derivative(scale: float, angle: float) -> np.ndarray:
     axis = np.arange(-reach, reach + 1, dtype=np.float64)
     across, down = axis[None, :], axis[:, None]
     bell = np.exp(-(across**2 + down**2) / (2 * scale**2))
-    kernel: np.ndarray = bell * (across * np.cos(angle) + down * np.sin(angle))
-    return kernel / np.abs(kernel).sum()
+    kernel = bell * (across * np.cos(angle) + down * np.sin(angle))
+    scaled: np.ndarray = kernel / np.abs(kernel).sum()
+    return scaled
 
 
 def _frozen(values: np.ndarray) -> Tensor:
