@@ -2,7 +2,12 @@
 
 from dp_fedmed.models.build import build_model, layer_problems
 from dp_fedmed.models.classifiers import MLP, SmallCNN, resnet18
-from dp_fedmed.models.frozen import FilterBankSegmenter, FourierLinear, ScatteringLinear
+from dp_fedmed.models.frozen import (
+    FilterBankSegmenter,
+    FourierLinear,
+    ScatteringLinear,
+    compact_linear,
+)
 from dp_fedmed.models.unet import UNet
 
 __all__ = [
@@ -13,6 +18,7 @@ __all__ = [
     "SmallCNN",
     "UNet",
     "build_model",
+    "compact_linear",
     "layer_problems",
     "resnet18",
 ]
