@@ -133,7 +133,7 @@ def compact_linear(input_shape: Sequence[int], num_classes: int) -> nn.Module:
     return ScatteringLinear(
         input_shape,
         num_classes,
-        scales=[max(1.0, side / 3)],
+        scales=[1.0],
         directions=2,
         pool=side,
         stride=side,
