@@ -34,8 +34,10 @@ class ScatteringLinear(nn.Module):
         directions: of the edges over half a circle; rising and falling edges count apart.
         pool: side of the square that is averaged; 4, or 2 below 16 pixels.
         stride: distance between such squares; 4, or 1 below 16 pixels.
-        fourier: random Fourier features of each kind, cosine and sine; 0 leaves them out.
-        bandwidth: how fast the kernel falls off: exp(−(bandwidth·distance)²/2).
+        fourier: random Fourier features of each kind, cosine and sine; 0 leaves them out; 1024, or
+            512 below 16 pixels.
+        bandwidth: how fast the kernel falls off, exp(−(bandwidth·distance)²/2); 1.5, or 1.2 below
+            16 pixels.
 
     >>> ScatteringLinear((1, 8, 8), 10)(torch.zeros(4, 1, 8, 8)).shape
     torch.Size([4, 10])
@@ -49,8 +51,8 @@ class ScatteringLinear(nn.Module):
         directions: int = 4,
         pool: int | None = None,
         stride: int | None = None,
-        fourier: int = 512,
-        bandwidth: float = 1.2,
+        fourier: int | None = None,
+        bandwidth: float | None = None,
     ) -> None:
         super().__init__()
         if len(input_shape) != 3:
@@ -60,6 +62,8 @@ class ScatteringLinear(nn.Module):
             )
         tiny = min(input_shape[1:]) < 16
         scales = scales or ((1.0,) if tiny else (1.0, 2.0, 3.0))
+        fourier = (512 if tiny else 1024) if fourier is None else fourier
+        bandwidth = bandwidth or (1.2 if tiny else 1.5)
         pool, stride = pool or (2 if tiny else 4), stride or (1 if tiny else 4)
         if min(input_shape[1:]) < pool:
             raise ValueError(f"model.args.pool={pool} exceeds the image {list(input_shape[1:])}")
