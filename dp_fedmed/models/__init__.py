@@ -2,6 +2,23 @@
 
 from dp_fedmed.models.build import build_model, layer_problems
 from dp_fedmed.models.classifiers import MLP, SmallCNN, resnet18
+from dp_fedmed.models.frozen import (
+    FilterBankSegmenter,
+    FourierLinear,
+    ScatteringLinear,
+    compact_linear,
+)
 from dp_fedmed.models.unet import UNet
 
-__all__ = ["MLP", "SmallCNN", "UNet", "build_model", "layer_problems", "resnet18"]
+__all__ = [
+    "MLP",
+    "FilterBankSegmenter",
+    "FourierLinear",
+    "ScatteringLinear",
+    "SmallCNN",
+    "UNet",
+    "build_model",
+    "compact_linear",
+    "layer_problems",
+    "resnet18",
+]
