@@ -60,7 +60,8 @@ def _metric_panel(
                 label=f"test, model of round {row['selected_round']}: {row['test'][metric]:.3f}",
             )
     axes.set_ylabel(metric.replace("_", " "))
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
 def _loss_panel(axes: Any, rounds: list[dict[str, Any]]) -> None:
@@ -72,4 +73,5 @@ def _loss_panel(axes: Any, rounds: list[dict[str, Any]]) -> None:
         if known:
             axes.plot(*zip(*known, strict=True), color=colour, label=name)
     axes.set_ylabel("loss")
-    axes.legend(frameon=False, fontsize=8)
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=8)

@@ -27,7 +27,11 @@ from dp_fedmed.federation.run_directory import RunDirectory
 from dp_fedmed.federation.sampling import AllSampler
 from dp_fedmed.privacy import get_privacy_spent
 
-FIXED = ("privacy.sample.grad_mode=hooks", "model.args.hidden=[8]")
+FIXED = (
+    "privacy.sample.grad_mode=hooks",
+    "model._target_=dp_fedmed.models.MLP",
+    "model.args.hidden=[8]",
+)
 
 
 def report_of(run_dir: Path) -> dict:
