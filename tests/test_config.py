@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from dp_fedmed.config import (
-    _RANGES,
     Config,
     ConfigError,
-    _keys,
     compose,
     conf_dir,
     from_run_config,
     get,
+    tree_keys,
 )
+from dp_fedmed.config_checks import RANGES
 
 
 def test_every_choice_of_every_group_composes() -> None:
@@ -101,11 +101,11 @@ def test_a_contradiction_names_both_keys(overrides: list[str], keys: list[str]) 
 def test_every_number_in_the_tree_has_a_range() -> None:
     numbers = {
         item
-        for item in _keys(Config)
+        for item in tree_keys(Config)
         if isinstance(get(compose(), item), int | float)
         and not isinstance(get(compose(), item), bool)
     }
-    assert numbers <= {key for key, _, _ in _RANGES}
+    assert numbers <= {key for key, _, _ in RANGES}
 
 
 def test_flower_run_config_composes_the_same_tree(tmp_path: Path) -> None:

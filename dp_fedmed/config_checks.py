@@ -1,0 +1,215 @@
+"""What a configuration may hold: ranges, words, and keys that contradict each other."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from dp_fedmed.config_schema import (
+    Config,
+    ConfigError,
+    EngineName,
+    Loss,
+    SamplePrivacyConfig,
+    SamplerName,
+    TaskKind,
+    UserPrivacyConfig,
+    Weighting,
+    get,
+    tree_keys,
+)
+
+GROUPS_FIELD = "groups"
+SKEWS = ("linear", "square", "exponential")
+
+
+def validate(config: Config) -> None:
+    """Refuse values out of range and keys that contradict each other.
+
+    Raises:
+        ConfigError: naming the key, the value given and what is allowed.
+    """
+    _check_finite(config)
+    for key, low, high in RANGES:
+        _check_range(config, key, low, high)
+    _check_words(config)
+    _check_pairs(config)
+
+
+# (key, smallest, largest); a key whose value is null is not set and not checked.
+RANGES: tuple[tuple[str, float, float], ...] = (
+    ("seed", 0, 2**63 - 1),
+    ("data.num_records", 3, 1e7),
+    ("data.image_size", 8, 1024),
+    ("data.val_fraction", 0.01, 0.9),
+    ("data.test_fraction", 0.01, 0.9),
+    ("data.client_val_fraction", 0.0, 0.9),
+    ("data.max_records_per_group", 1, 1e6),
+    ("data.partition.alpha", 1e-3, 1e6),
+    ("data.partition.classes_per_client", 1, 10_000),
+    ("data.partition.min_records", 1, 1e7),
+    ("training.lr", 1e-12, 1e3),
+    ("training.momentum", 0.0, 0.9999),
+    ("training.weight_decay", 0.0, 1e3),
+    ("training.batch_size", 1, 1e7),
+    ("training.local_epochs", 1, 10_000),
+    ("training.local_steps", 1, 1e7),
+    ("training.threads", 1, 1024),
+    ("federation.num_clients", 1, 1e7),
+    ("federation.num_rounds", 1, 1e6),
+    ("federation.sample_rate", 1e-9, 1.0),
+    ("federation.max_participations", 1, 1e6),
+    ("federation.min_clients", 1, 1e7),
+    ("federation.server_lr", 1e-12, 1e3),
+    ("federation.server_momentum", 0.0, 0.9999),
+    ("federation.server_beta2", 0.0, 0.999999),
+    ("federation.server_tau", 1e-12, 1.0),
+    ("federation.round_timeout", 1e-3, 1e7),
+    ("federation.connect_timeout", 1.0, 1e6),
+    ("federation.evaluate_every", 0, 1e6),
+    ("federation.client_evaluate_every", 0, 1e6),
+    ("federation.client_evaluate_max", 1, 1e7),
+    ("engine.workers", 1, 1024),
+    ("privacy.noise_seed", 0, 2**63 - 1),
+    *(
+        (f"privacy.{level}.{key}", low, high)
+        for level in ("sample", "user")
+        for key, low, high in (
+            ("target_epsilon", 1e-3, 1e4),
+            ("noise_multiplier", 1e-2, 1e5),
+            ("target_delta", 1e-30, 0.5),
+            ("max_grad_norm", 1e-6, 1e6),
+        )
+    ),
+    ("privacy.sample.physical_batch_size", 1, 1e6),
+    ("privacy.user.target_quantile", 0.01, 0.99),
+    ("privacy.user.clip_lr", 1e-3, 2.0),
+)
+
+
+def _check_finite(config: Config) -> None:
+    for key in tree_keys(Config):
+        value = get(config, key)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{key}={value} is not a finite number")
+
+
+def _check_range(config: Config, key: str, low: float, high: float) -> None:
+    value = get(config, key)
+    if value is not None and not low <= value <= high:
+        raise ConfigError(f"{key}={value} is out of range: give a value from {low:g} to {high:g}")
+
+
+def _check_words(config: Config) -> None:
+    if config.data.partition.skew not in SKEWS:
+        raise ConfigError(
+            f"data.partition.skew={config.data.partition.skew} is not one of {', '.join(SKEWS)}"
+        )
+    if config.data.group_by not in (None, GROUPS_FIELD):
+        raise ConfigError(
+            f"data.group_by={config.data.group_by} is not known: use data.group_by={GROUPS_FIELD}, "
+            "the ids that a loader puts into Records.groups, or leave it null"
+        )
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", config.training.device):
+        raise ConfigError(
+            f"training.device={config.training.device} is not one of auto, cpu, cuda, cuda:N, mps"
+        )
+    metrics = METRICS[config.task.kind]
+    if config.task.metric not in metrics:
+        raise ConfigError(
+            f"task.metric={config.task.metric} is not computed for {config.task.kind}: "
+            f"choose from {', '.join(metrics)}"
+        )
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", config.model._target_):
+        raise ConfigError(
+            f"model._target_={config.model._target_} is not a dotted import path: "
+            "for example my_package.my_module.MyNetwork"
+        )
+
+
+METRICS: dict[TaskKind, tuple[str, ...]] = {
+    TaskKind.classification: ("accuracy", "balanced_accuracy", "auroc", "f1", "loss"),
+    TaskKind.segmentation: ("dice", "iou", "loss"),
+}
+
+
+def cohort_size(config: Config) -> int:
+    """The (expected) number of clients in a round, at least one."""
+    federation = config.federation
+    if federation.sampler is SamplerName.all:
+        return federation.num_clients
+    return max(1, round(federation.sample_rate * federation.num_clients))
+
+
+def _check_pairs(config: Config) -> None:
+    federation, data, task = config.federation, config.data, config.task
+    if federation.min_clients is not None and federation.min_clients > cohort_size(config):
+        raise ConfigError(
+            f"federation.min_clients={federation.min_clients} is more than a round asks: "
+            f"federation.sample_rate={federation.sample_rate:g} of "
+            f"federation.num_clients={federation.num_clients} is {cohort_size(config)}"
+        )
+    if federation.sampler is SamplerName.all and federation.sample_rate != 1.0:
+        raise ConfigError(
+            f"federation.sampler=all contradicts federation.sample_rate="
+            f"{federation.sample_rate:g}: use federation.sampler=fixed or sample_rate=1"
+        )
+    if data.val_fraction + data.test_fraction >= 1.0:
+        raise ConfigError(
+            f"data.val_fraction={data.val_fraction:g} and data.test_fraction="
+            f"{data.test_fraction:g} leave nothing to train on: their sum must be below 1"
+        )
+    if task.kind is TaskKind.classification and task.loss is not Loss.cross_entropy:
+        raise ConfigError(
+            f"task.loss={task.loss} is a segmentation loss, but task.kind={task.kind}: "
+            "use task.loss=cross_entropy"
+        )
+    _check_privacy(config)
+    if (
+        config.engine.name is EngineName.local
+        and config.engine.workers == 1
+        and federation.round_timeout is not None
+    ):
+        raise ConfigError(
+            f"federation.round_timeout={federation.round_timeout:g} needs worker processes, but "
+            "engine.workers=1 computes in this process: use engine.workers=2 or more"
+        )
+    if config.engine.address is not None and config.engine.name is not EngineName.ray:
+        raise ConfigError(
+            f"engine.address={config.engine.address} is a Ray cluster's, but "
+            f"engine.name={config.engine.name}: use engine=ray"
+        )
+
+
+def _check_privacy(config: Config) -> None:
+    """The four styles, and what contradicts them (DESIGN, section 4)."""
+    style, federation = config.privacy.style, config.federation
+    if style.protects_records:
+        _check_noise_source("sample", config.privacy.sample)
+    if style.protects_clients:
+        _check_noise_source("user", config.privacy.user)
+        if federation.min_clients is not None:
+            raise ConfigError(
+                f"federation.min_clients={federation.min_clients} contradicts privacy.style="
+                f"{style}: how many took part is secret there and may decide nothing; leave it null"
+            )
+        if federation.weighting is not Weighting.uniform:
+            raise ConfigError(
+                f"federation.weighting={federation.weighting} contradicts privacy.style={style}: "
+                "weights by examples break the bound on one client; use "
+                "federation.weighting=uniform"
+            )
+    if not style.protects_records and federation.max_participations is not None:
+        raise ConfigError(
+            f"federation.max_participations={federation.max_participations} limits a record-level "
+            f"budget, but privacy.style={style} has none: use privacy=sample or privacy=hybrid"
+        )
+
+
+def _check_noise_source(level: str, settings: SamplePrivacyConfig | UserPrivacyConfig) -> None:
+    given = [settings.target_epsilon is not None, settings.noise_multiplier is not None]
+    if not any(given):
+        raise ConfigError(
+            f"privacy.{level} needs privacy.{level}.target_epsilon (for example 3) or "
+            f"privacy.{level}.noise_multiplier (for example 1.0)"
+        )
