@@ -260,7 +260,8 @@ class ServerRun:
             self.directory.append_private(private | {"epsilon": self.guard.epsilons()})
             self._write_report(record.server_round)
             record = public_record(record, row["epsilon"])
-            logger.info("%s", describe_budget(self.config, row["epsilon"], self.guard))
+            left = self.guard.rounds_left(record.server_round)
+            logger.info("%s", describe_budget(self.config, row["epsilon"], left))
         self.display.round(record)
 
     def _write_report(self, rounds: int) -> None:
@@ -310,16 +311,15 @@ def public_record(record: RoundRecord, epsilons: dict[str, float]) -> RoundRecor
     )
 
 
-def describe_budget(config: Config, epsilons: dict[str, float], guard: PrivacyGuard) -> str:
+def describe_budget(config: Config, epsilons: dict[str, float], left: int | None) -> str:
     """One line on what is spent and what is left."""
     parts = []
     for level, spent in epsilons.items():
         settings = config.privacy.sample if level == "sample" else config.privacy.user
         target = settings.target_epsilon
         parts.append(f"ε_{level} {spent:.3f}" + (f" of {target:g}" if target else ""))
-    left = guard.rounds_left()
     if left is not None:
-        parts.append(f"{left} rounds left in the client-level budget")
+        parts.append(f"{left} rounds left in the budget")
     return ", ".join(parts)
 
 

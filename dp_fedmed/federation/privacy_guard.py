@@ -123,9 +123,28 @@ class PrivacyGuard:
             accountant.record(event, f"kind-{number}")
         return accountant.get_cumulative_sample_epsilon()
 
-    def rounds_left(self) -> int | None:
-        """How many more rounds the client-level budget holds; None without one."""
+    def rounds_left(self, server_round: int) -> int | None:
+        """How many more rounds like this one the budgets hold; None without a budget.
+
+        With hidden cohorts a client counts as if it had taken part in every round.
+        """
+        left = []
         event: PrivacyEvent | None = self.plan.user_event
-        if event is None or self.config.privacy.user.target_epsilon is None:
-            return None
-        return self.accountant.remaining_rounds(event)
+        if event is not None and self.config.privacy.user.target_epsilon is not None:
+            left.append(self.accountant.remaining_rounds(event))
+        if self.plan.clients and self.config.privacy.sample.target_epsilon is not None:
+            hidden = self.config.privacy.style.protects_clients
+            left.append(
+                max(self._client_rounds(n, server_round, hidden) for n in self.plan.clients)
+            )
+        return min(left) if left else None
+
+    def _client_rounds(self, name: str, server_round: int, hidden: bool) -> int:
+        plan = self.plan.clients[name]
+        taken = server_round if hidden else self.participations[name]
+        if plan.participations <= taken:
+            return 0
+        if hidden:
+            return plan.participations - taken
+        allowed = self.accountant.remaining_rounds(plan.round_event, name)
+        return min(plan.participations - taken, allowed)

@@ -350,3 +350,14 @@ def test_patients_are_capped_and_have_their_own_epsilon(small: Callable[..., Con
         ClientRuntime(small("privacy=sample", "data.group_by=groups")).records(
             {"partition-id": 0, "num-partitions": 4}
         )
+
+
+@pytest.mark.parametrize("style", ["sample", "user", "hybrid"])
+def test_the_log_tells_what_is_spent_and_how_many_rounds_are_left(
+    style: str, small: Callable[..., Config]
+) -> None:
+    folder = run_federation(small(f"privacy={style}", *FIXED, "federation.num_rounds=3")).run_dir
+    log = next(folder.rglob("run.log")).read_text()
+    for left in (3, 2, 1, 0):
+        assert f"{left} rounds left in the budget" in log
+    assert ("ε_user" in log) is (style != "sample")
