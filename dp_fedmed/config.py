@@ -87,7 +87,7 @@ __all__ = [
     "validate",
 ]
 
-GROUPS = ("task", "privacy", "federation", "engine", "training")
+GROUPS = ("task", "privacy", "federation", "engine", "training", "recipe")
 RUN_CONFIG_GROUPS = ("task", "privacy", "federation", "training")  # the engine is Flower's there
 
 

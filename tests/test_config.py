@@ -134,3 +134,11 @@ def test_a_run_config_without_a_run_dir_does_not_write_into_flowers_bundle() -> 
 def test_an_unbalanced_quote_in_overrides_is_named() -> None:
     with pytest.raises(ConfigError, match="'overrides' cannot be split"):
         from_run_config({"overrides": "seed='1"})
+
+
+def test_a_recipe_comes_with_its_pair_and_can_be_left_out() -> None:
+    tuned = compose(["task=digits", "privacy=sample"])
+    plain = compose(["task=digits", "privacy=sample", "recipe=none"])
+    assert tuned.model._target_ != plain.model._target_ == "dp_fedmed.models.SmallCNN"
+    assert compose(["task=digits", "privacy=sample", "training.lr=7"]).training.lr == 7
+    assert compose(["task=digits"]).model._target_ == "dp_fedmed.models.SmallCNN"
