@@ -25,7 +25,7 @@ from dp_fedmed.federation.privacy_guard import BudgetSpent, PrivacyGuard
 from dp_fedmed.federation.privacy_plan import make_plan
 from dp_fedmed.federation.privacy_report import no_privacy, privacy_report
 from dp_fedmed.federation.run_directory import REPORT_FILE, RunDirectory
-from dp_fedmed.federation.sampling import make_sampler
+from dp_fedmed.federation.sampling import Sampler, make_sampler
 from dp_fedmed.federation.secrets import (
     RoundSecrets,
     create_server_key,
@@ -129,53 +129,50 @@ class ServerRun:
 
     def _make_strategy(self, nodes: dict[str, Node]) -> DPStrategy:
         """The strategy of the configured style, with its budget, mechanism and secret streams."""
-        config = self.config
-        sampler = make_sampler(config.federation)
-        if self.key is None:
-            return DPStrategy(
-                config.federation,
-                nodes={name: node.node_id for name, node in nodes.items()},
-                sampler=sampler,
-                seed=config.seed,
-                on_round=self._on_round,
-                stop=self.stop,
-            )
-        key = self.key
-        if config.privacy.style.protects_records:
+        sampler = make_sampler(self.config.federation)
+        mechanism = self._spend_on(nodes, sampler, self.key) if self.key is not None else None
+        return DPStrategy(
+            self.config.federation,
+            nodes={name: node.node_id for name, node in nodes.items()},
+            sampler=sampler,
+            seed=self.config.seed,
+            on_round=self._on_round,
+            guard=self.guard,
+            mechanism=mechanism,
+            secrets=self._secrets,
+            stop=self.stop,
+        )
+
+    def _spend_on(
+        self, nodes: dict[str, Node], sampler: Sampler, key: NoiseKey
+    ) -> ClientLevelMechanism | None:
+        """Plan what is spent, set up its guard, and return the client-level mechanism, if any."""
+        if self.config.privacy.style.protects_records:
             self._refuse_coupled_records()
-            config = self._resolve_grad_mode()
+            self._resolve_grad_mode()
         plan = make_plan(
-            config,
+            self.config,
             records={name: node.records or 0 for name, node in nodes.items()},
             sampler=sampler,
             is_private=key.is_private,
         )
-        self.guard = PrivacyGuard(config, plan)
-        mechanism = None
-        if plan.user_event is not None:
-            mechanism = ClientLevelMechanism(
-                config.privacy.user,
-                noise_multiplier=plan.user_event.noise_multiplier,
-                expected_cohort=sampler.expected(config.federation.num_clients),
-            )
-
-        def secrets(server_round: int, model: model_arrays.State) -> RoundSecrets:
-            digest = round_digest(list(model.values()), config)
-            return RoundSecrets(key, run_name(config), server_round, digest)
-
-        return DPStrategy(
-            config.federation,
-            nodes={name: node.node_id for name, node in nodes.items()},
-            sampler=sampler,
-            seed=config.seed,
-            on_round=self._on_round,
-            guard=self.guard,
-            mechanism=mechanism,
-            secrets=secrets,
-            stop=self.stop,
+        self.guard = PrivacyGuard(self.config, plan)
+        if plan.user_event is None:
+            return None
+        return ClientLevelMechanism(
+            self.config.privacy.user,
+            noise_multiplier=plan.user_event.noise_multiplier,
+            expected_cohort=sampler.expected(self.config.federation.num_clients),
         )
 
-    def _resolve_grad_mode(self) -> Config:
+    def _secrets(self, server_round: int, model: model_arrays.State) -> RoundSecrets:
+        """The server's streams of a round."""
+        if self.key is None:
+            raise ValueError("privacy.style=none has no secret streams")
+        digest = round_digest(list(model.values()), self.config)
+        return RoundSecrets(self.key, run_name(self.config), server_round, digest)
+
+    def _resolve_grad_mode(self) -> None:
         """Measure `auto` once and keep the choice: every client and engine computes alike."""
         sample = self.config.privacy.sample
         if sample.grad_mode is GradMode.auto:
@@ -186,7 +183,6 @@ class ServerRun:
             privacy = replace(self.config.privacy, sample=replace(sample, grad_mode=mode))
             self.config = self.config.replace(privacy=privacy)
             self.directory.write_config(self.config)
-        return self.config
 
     def _refuse_other_kind(self) -> None:
         """A classification task needs class ids, a segmentation task masks."""
