@@ -40,7 +40,7 @@ docs: $(READY) ## build the documentation site into site/, strictly
 	@echo "open site/index.html"
 
 flwr-run: $(READY) ## the same apps through Flower's own command, on a local SuperLink
-	PATH="$(CURDIR)/$(BIN):$$PATH" FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 \
+	PATH="$(abspath $(BIN)):$$PATH" FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 \
 	$(BIN)/flwr run . --stream --federation-config "num-supernodes=5" \
 	  --run-config "task='digits' privacy='none' overrides='federation.num_rounds=3' run-dir='$(RUNS)/flwr_$(shell date +%Y-%m-%d_%H-%M-%S)'"
 

@@ -139,6 +139,8 @@ def test_ctrl_c_keeps_the_last_model_and_leaves_no_process(tmp_path: Path) -> No
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        # A shell's background job passes on that SIGINT is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and len(RunDirectory(folder).metrics()) < 3:
