@@ -33,7 +33,13 @@ EPSILON, ROUNDS, STEPS, BATCH, LR = 3.0, 4, 50, 1024, 2.0
 def config_for(seed: int, run_dir: str) -> Config:
     return compose(
         [
-            *("task=fashion_mnist", f"data.path={FOLDER}", f"seed={seed}", f"run_dir={run_dir}"),
+            *(
+                "task=fashion_mnist",
+                "recipe=none",
+                f"data.path={FOLDER}",
+                f"seed={seed}",
+                f"run_dir={run_dir}",
+            ),
             *("privacy=sample", f"privacy.sample.target_epsilon={EPSILON}"),
             *("privacy.sample.target_delta=1e-5", "privacy.sample.grad_mode=hooks"),
             *(

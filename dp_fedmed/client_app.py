@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from dp_fedmed.config import Config, ConfigError, GradMode, from_run_config
@@ -55,6 +55,7 @@ class ClientRuntime:
         self.task = make_task(config.task)
         self._process: int | None = None
         self._gradients: PerSampleGradients | None = None
+        self._decoded: tuple[ArrayRecord, model_arrays.State] | None = None
         self._built: tuple[tuple[int, ...], int] | None = None
 
     @functools.cached_property
@@ -127,7 +128,7 @@ class ClientRuntime:
         self._enter(told)
         name = client_name(context.node_config)
         server_round = int(told["round"])  # type: ignore[arg-type]
-        received = model_arrays.from_record(message.content.array_records["arrays"])
+        received = self._received(message)
         self.state.load(received)
         records, _ = self.records(context.node_config)
         content = RecordDict()
@@ -158,8 +159,7 @@ class ClientRuntime:
     def evaluate(self, message: Message, context: Context) -> RecordDict:
         """Evaluate the model on this client's validation records."""
         self._enter(message.content.config_records["config"])
-        received = model_arrays.from_record(message.content.array_records["arrays"])
-        self.state.load(received)
+        self.state.load(self._received(message))
         _, records = self.records(context.node_config)
         metrics = self.task.evaluate(self.model, records, self.device)
         return RecordDict({"metrics": MetricRecord({**metrics, "num-examples": len(records)})})
@@ -245,6 +245,13 @@ class ClientRuntime:
 
     def _key(self, context: Context, name: str) -> NoiseKey:
         return client_key(self.config, context.node_config, name)
+
+    def _received(self, message: Message) -> model_arrays.State:
+        """The model of a message; clients of one round that share a process decode it once."""
+        record = message.content.array_records["arrays"]
+        if self._decoded is None or self._decoded[0] is not record:
+            self._decoded = (record, model_arrays.from_record(record))
+        return self._decoded[1]
 
     def _enter(self, told: ConfigRecord) -> None:
         """Once per process: the network, and the threads on which every engine's results depend."""

@@ -17,7 +17,8 @@ from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 from torch import nn
 
-NUMPY_STYPE = "numpy.ndarray"
+from dp_fedmed.federation.flower_compat import make_array
+
 State = dict[str, np.ndarray[Any, Any]]
 
 
@@ -104,7 +105,7 @@ class ModelState:
 def _to_array(value: np.ndarray[Any, Any]) -> Array:
     flat = np.ascontiguousarray(value).reshape(-1)
     data = b"".join((_npy_header(value.dtype.str, value.shape), flat.data.cast("B")))
-    return Array(value.dtype.name, value.shape, NUMPY_STYPE, data)
+    return make_array(value.dtype.name, value.shape, data)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from dp_fedmed.federation.flower_compat import make_array
 
 Described = list[tuple[str, str, Any]]
 _BROADCAST = "broadcast"
@@ -38,9 +40,7 @@ def take_apart(records: RecordDict, shared: ArrayRecord | None = None) -> Parcel
         if record is shared:
             entries.append((key, _BROADCAST, None))
         elif isinstance(record, ArrayRecord):
-            entries.append(
-                (key, "arrays", [(n, a.dtype, a.shape, a.stype) for n, a in record.items()])
-            )
+            entries.append((key, "arrays", [(n, a.dtype, a.shape) for n, a in record.items()]))
             buffers.extend(array.data for array in record.values())
         else:
             kind = "config" if isinstance(record, ConfigRecord) else "metrics"
@@ -66,10 +66,7 @@ def put_together(
             records[key] = shared
         elif kind == "arrays":
             records[key] = ArrayRecord(
-                {
-                    name: Array(dtype, shape, stype, next(remaining))
-                    for name, dtype, shape, stype in payload
-                }
+                {name: make_array(dtype, shape, next(remaining)) for name, dtype, shape in payload}
             )
         else:
             records[key] = (ConfigRecord if kind == "config" else MetricRecord)(payload)

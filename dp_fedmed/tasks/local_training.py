@@ -17,6 +17,8 @@ from dp_fedmed.config import ConfigError, OptimizerName, TrainingConfig
 from dp_fedmed.data.records import Records
 from dp_fedmed.tasks.base import Task, to_input, to_tensors
 
+CONVERTED_AT_ONCE = 2**24  # input values; larger sets stay bytes and are converted by batch
+
 
 @dataclass(frozen=True)
 class LocalResult:
@@ -45,6 +47,8 @@ def train_locally(
     seed_dropout(int(rng.integers(2**63)), device)
     optimizer = make_optimizer(model, config)
     inputs, targets = to_tensors(records, device)
+    if inputs.numel() <= CONVERTED_AT_ONCE:
+        inputs = to_input(inputs)
     losses: list[torch.Tensor] = []
     model.train()
     for batch in batches(len(records), config, rng):
