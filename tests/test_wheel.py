@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -33,11 +34,14 @@ def test_an_installed_wheel_runs_from_another_folder(tmp_path: Path) -> None:
     # The dependencies of this environment, but not the checkout that is installed in it.
     (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     python = environment / "bin" / "python"
+    # Ray runs in this process leave the checkout in PYTHONPATH.
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     where = subprocess.run(
         [python, "-c", "from dp_fedmed.config import conf_dir; print(conf_dir())"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
+        env=clean,
     )
     assert where.stdout.strip() == str(site / "dp_fedmed" / "conf"), where.stderr
     entry = "from dp_fedmed.cli import entry; entry()"
@@ -46,6 +50,7 @@ def test_an_installed_wheel_runs_from_another_folder(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
+        env=clean,
         timeout=200,
     )
     assert done.returncode == 0, done.stderr
