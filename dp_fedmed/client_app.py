@@ -22,7 +22,7 @@ from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.client_ledger import ClientLedger
 from dp_fedmed.federation.failures import ClientFailed, describe_failure
 from dp_fedmed.federation.nodes import client_name
-from dp_fedmed.federation.privacy_plan import sample_rate, steps_per_round
+from dp_fedmed.federation.privacy_plan import default_delta, sample_rate, steps_per_round
 from dp_fedmed.federation.secrets import (
     RoundSecrets,
     client_folder,
@@ -31,7 +31,7 @@ from dp_fedmed.federation.secrets import (
     run_name,
 )
 from dp_fedmed.models import build_model
-from dp_fedmed.privacy.noise import NoiseKey, Purpose
+from dp_fedmed.privacy.noise import Purpose
 from dp_fedmed.randomness import stream
 from dp_fedmed.tasks import make_task
 from dp_fedmed.tasks.local_training import (
@@ -178,13 +178,20 @@ class ClientRuntime:
         config = self.config
         plan = self._plan(told, len(records))
         server_round = int(told["round"])  # type: ignore[arg-type]
-        ledger = ClientLedger(client_folder(config, context.node_config), name)
-        ledger.charge(server_round, plan)
+        settings = config.privacy.sample
+        ClientLedger(client_folder(config, context.node_config), name, run_name(config)).charge(
+            server_round,
+            plan,
+            budget=settings.target_epsilon,
+            method=config.privacy.accountant.value,
+            # The server's default δ is for all records, so smaller than this, and its ε larger.
+            delta=settings.target_delta or default_delta(len(records)),
+        )
         secrets = RoundSecrets(
-            key=self._key(context, name),
+            key=client_key(config, context.node_config, name),
             run=run_name(config),
             server_round=server_round,
-            digest=round_digest(list(received.values()), config),
+            digest=round_digest(list(received.values()), config, plan.in_force),
             client=name,
         )
         result = train_privately(
@@ -201,7 +208,6 @@ class ClientRuntime:
                 "noise_multiplier": plan.noise_multiplier,
                 "sample_rate": plan.sample_rate,
                 "steps": plan.steps,
-                "total_steps": ledger.total_steps(),
             }
         )
         return result, realised
@@ -243,9 +249,6 @@ class ClientRuntime:
             )
         return self._gradients
 
-    def _key(self, context: Context, name: str) -> NoiseKey:
-        return client_key(self.config, context.node_config, name)
-
     def _received(self, message: Message) -> model_arrays.State:
         """The model of a message; clients of one round that share a process decode it once."""
         record = message.content.array_records["arrays"]
@@ -276,7 +279,7 @@ def build_client_app(
     def runtime_for(context: Context) -> ClientRuntime:
         if runtime is not None:
             return runtime
-        key = "" if config is not None else json.dumps(dict(context.run_config), sort_keys=True)
+        key = f"{context.run_id} {json.dumps(dict(context.run_config), sort_keys=True)}"
         if key not in made:
             made.clear()  # one federation at a time: a changed run-config frees the old data
             composed = config or from_run_config(context.run_config, run_id=context.run_id)
@@ -285,6 +288,9 @@ def build_client_app(
 
     @app.query("name")
     def name(message: Message, context: Context) -> Message:
+        return _guarded("tell its name", lambda: introduction(context), message)
+
+    def introduction(context: Context) -> RecordDict:
         told: dict[str, Any] = {"name": client_name(context.node_config)}
         if "num-partitions" in context.node_config:
             told["num-partitions"] = int(context.node_config["num-partitions"])
@@ -293,7 +299,7 @@ def build_client_app(
         site = runtime_for(context)
         if site.config.privacy.style.protects_records:
             told["num-records"] = len(site.records(context.node_config)[0])
-        return Message(RecordDict({"client": ConfigRecord(told)}), reply_to=message)
+        return RecordDict({"client": ConfigRecord(told)})
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

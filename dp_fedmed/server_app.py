@@ -75,6 +75,7 @@ class ServerRun:
         self.device = pick_device(config.training.device)
         self.key: NoiseKey | None = None
         self.guard: PrivacyGuard | None = None
+        self.mechanism: ClientLevelMechanism | None = None
         if config.privacy.style is not PrivacyStyle.none:
             self.key = create_server_key(config)
         self._best: ArrayRecord | None = None
@@ -130,7 +131,8 @@ class ServerRun:
     def _make_strategy(self, nodes: dict[str, Node]) -> DPStrategy:
         """The strategy of the configured style, with its budget, mechanism and secret streams."""
         sampler = make_sampler(self.config.federation)
-        mechanism = self._spend_on(nodes, sampler, self.key) if self.key is not None else None
+        if self.key is not None:
+            self.mechanism = self._spend_on(nodes, sampler, self.key)
         return DPStrategy(
             self.config.federation,
             nodes={name: node.node_id for name, node in nodes.items()},
@@ -138,7 +140,7 @@ class ServerRun:
             seed=self.config.seed,
             on_round=self._on_round,
             guard=self.guard,
-            mechanism=mechanism,
+            mechanism=self.mechanism,
             secrets=self._secrets,
             stop=self.stop,
         )
@@ -169,7 +171,8 @@ class ServerRun:
         """The server's streams of a round."""
         if self.key is None:
             raise ValueError("privacy.style=none has no secret streams")
-        digest = round_digest(list(model.values()), self.config)
+        in_force = self.mechanism.in_force if self.mechanism is not None else {}
+        digest = round_digest(list(model.values()), self.config, in_force)
         return RoundSecrets(self.key, run_name(self.config), server_round, digest)
 
     def _resolve_grad_mode(self) -> None:
@@ -262,7 +265,7 @@ class ServerRun:
 
     def _write_report(self, rounds: int) -> None:
         if self.guard is None:
-            self.directory.write_json(REPORT_FILE, no_privacy(self.config))
+            self.directory.write_json(REPORT_FILE, no_privacy())
         else:
             self.directory.write_json(REPORT_FILE, privacy_report(self.config, self.guard, rounds))
 

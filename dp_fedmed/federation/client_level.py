@@ -48,6 +48,11 @@ class ClientLevelMechanism:
         self._total: State = {}
         self._below = 0.0
 
+    @property
+    def in_force(self) -> dict[str, float]:
+        """C and the noise of this round, for the streams to depend on."""
+        return {"clip_norm": self.clip_norm, "noise_multiplier": self.update_noise}
+
     def start(self, model: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Begin a round with an empty sum."""
         self._total = {name: np.zeros(value.shape) for name, value in model.items()}

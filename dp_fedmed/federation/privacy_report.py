@@ -25,7 +25,7 @@ OUTSIDE_CLIENT_METRICS = (
 )
 
 
-def no_privacy(config: Config) -> dict[str, Any]:
+def no_privacy() -> dict[str, Any]:
     """The report of a run without differential privacy."""
     return {
         "schema": SCHEMA,

@@ -52,9 +52,17 @@ class RoundSecrets:
         )
 
 
-def round_digest(arrays: Arrays, config: Config) -> bytes:
-    """The public inputs of a round: the model that was sent and the settings in force."""
+def round_digest(arrays: Arrays, config: Config, in_force: Mapping[str, float | str]) -> bytes:
+    """The public inputs of a round: the model that was sent and the settings in force.
+
+    Args:
+        arrays: the model.
+        config: the configuration.
+        in_force: σ, C, q and the like as this round uses them. Without them, one sum released at
+            two noise scales would have one noise vector, and the two would give the sum away.
+    """
     settings = {
+        "in force": dict(in_force),
         "task": config.task.name,
         "training": str(config.training),
         "federation": str(config.federation),

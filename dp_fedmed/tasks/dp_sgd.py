@@ -47,6 +47,17 @@ class DPSGDPlan:
     grad_mode: GradMode
     physical_batch_size: int
 
+    @property
+    def in_force(self) -> dict[str, float | str]:
+        """What the round's secret streams depend on."""
+        return {
+            "noise_multiplier": self.noise_multiplier,
+            "max_grad_norm": self.max_grad_norm,
+            "sample_rate": self.sample_rate,
+            "steps": self.steps,
+            "grad_mode": str(self.grad_mode),
+        }
+
 
 class KeyedDPOptimizer(DPOptimizer):  # type: ignore[misc]
     """Opacus' optimizer with our noise: from a keyed ChaCha20 stream, never a torch generator.

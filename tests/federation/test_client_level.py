@@ -81,7 +81,9 @@ def released(
         seed=0,
         guard=PrivacyGuard(config, plan),
         mechanism=mechanism,
-        secrets=lambda r, m: RoundSecrets(secret, "run", r, round_digest(list(m.values()), config)),
+        secrets=lambda r, m: RoundSecrets(
+            secret, "run", r, round_digest(list(m.values()), config, mechanism.in_force)
+        ),
         on_round=lambda record: models.append(model_arrays.from_record(strategy.arrays)),
     )
     strategy.start(grid, model_arrays.to_record(LARGE), num_rounds=rounds)

@@ -361,3 +361,67 @@ def test_the_log_tells_what_is_spent_and_how_many_rounds_are_left(
     for left in (3, 2, 1, 0):
         assert f"{left} rounds left in the budget" in log
     assert ("ε_user" in log) is (style != "sample")
+
+
+def ask_client(config: Config, noise_multiplier: float) -> np.ndarray:
+    """The update of one client that is asked for round 1 with this noise, by hand."""
+    from flwr.app import ConfigRecord, Message, RecordDict
+
+    from dp_fedmed.federation import arrays as model_arrays
+    from dp_fedmed.federation import flower_compat
+
+    flower_compat.set_identity(1)
+    runtime = ClientRuntime(config)
+    runtime.preload(config.federation.num_clients)
+    node = {"partition-id": 0, "num-partitions": config.federation.num_clients}
+    records, _ = runtime.records(node)
+    told = {
+        "round": 1,
+        "noise_multiplier": noise_multiplier,
+        "sample_rate": sample_rate(len(records), config.training),
+        "steps": steps_per_round(len(records), config.training),
+        "grad_mode": "hooks",
+        "input_shape": [30],
+        "num_classes": 2,
+    }
+    arrays = model_arrays.to_record({k: v.copy() for k, v in runtime.state.read().items()})
+    message = Message(RecordDict({"arrays": arrays, "config": ConfigRecord(told)}), 1, "train")
+    reply = runtime.train(message, flower_compat.make_context(1, 1, node))
+    update = model_arrays.from_record(reply["arrays"])  # type: ignore[arg-type]
+    return np.concatenate([v.ravel() for v in update.values()]).astype(np.float64)
+
+
+def test_one_sum_at_two_noise_scales_does_not_share_its_noise(small: Callable[..., Config]) -> None:
+    """Else (σ₂u₁ − σ₁u₂)/(σ₂ − σ₁) would be the exact update."""
+    config = small(
+        *("privacy=sample", *FIXED, "privacy.noise_seed=3", "privacy.sample.noise_multiplier=1"),
+        *("privacy.sample.target_epsilon=null", "training.local_steps=1", "training.lr=1"),
+    )
+    once, again = ask_client(config, 50.0), ask_client(config, 50.0)
+    assert np.array_equal(once, again)
+    other = ask_client(config, 100.0)
+    assert abs(np.corrcoef(once, other)[0, 1]) < 5 / np.sqrt(once.size)
+
+
+def test_a_client_refuses_noise_that_breaks_its_budget(small: Callable[..., Config]) -> None:
+    from dp_fedmed.federation.client_ledger import BudgetRefused
+
+    config = small("privacy=sample", *FIXED, "privacy.noise_seed=3", "federation.num_rounds=1")
+    with pytest.raises(BudgetRefused):
+        ask_client(config, 0.1)
+    ask_client(config, 50.0)
+    ask_client(config, 2.5)  # by itself within the budget of 3, twice it is not
+    with pytest.raises(BudgetRefused):
+        ask_client(config, 2.5)
+
+
+def test_a_client_that_cannot_load_its_data_tells_no_path(small: Callable[..., Config]) -> None:
+    from flwr.app import Message, RecordDict
+
+    from dp_fedmed.federation.local_grid import FIRST_NODE_ID, LocalGrid
+
+    config = small("privacy=sample", "task=medmnist", "data.path=/home/jane/patients.npz")
+    grid = LocalGrid(build_client_app(config), num_clients=2, workers=1)
+    reply = next(iter(grid.send_and_receive([Message(RecordDict(), FIRST_NODE_ID, "query.name")])))
+    assert "ConfigError" in reply.error.reason
+    assert "jane" not in reply.error.reason
