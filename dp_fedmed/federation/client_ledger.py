@@ -46,13 +46,16 @@ class ClientLedger:
             "sample_rate": plan.sample_rate,
             "steps": plan.steps,
         }
-        spent = History([_event(r) for r in [*self.rows(), row] if r["run"] == self.run])
-        if budget is not None and spent.epsilon(delta=delta, method=method) > budget * (1 + 1e-9):
+        if budget is not None and self._epsilon_with(row, delta, method) > budget * (1 + 1e-9):
             raise BudgetRefused(f"round {server_round} would exceed this client's budget")
         self.path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         with os.fdopen(os.open(self.path, flags, 0o600), "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+
+    def _epsilon_with(self, row: dict[str, Any], delta: float, method: Method) -> float:
+        events = [_event(r) for r in [*self.rows(), row] if r["run"] == self.run]
+        return History(events).epsilon(delta=delta, method=method)
 
     def rows(self) -> list[dict[str, Any]]:
         """Every round so far, of every run."""
