@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.config_checks import METRICS, cohort_size, validate
+from dp_fedmed.config_checks import METRICS, RESUME, cohort_size, validate
 from dp_fedmed.config_schema import (
     AccountantName,
     Calibration,
+    CheckpointConfig,
     Clipping,
     Config,
     ConfigError,
@@ -41,6 +42,7 @@ from dp_fedmed.config_schema import (
     UserPrivacyConfig,
     Weighting,
     get,
+    leaf_keys,
     tree_keys,
 )
 
@@ -51,6 +53,7 @@ __all__ = [
     "METRICS",
     "AccountantName",
     "Calibration",
+    "CheckpointConfig",
     "Clipping",
     "Config",
     "ConfigError",
@@ -80,8 +83,12 @@ __all__ = [
     "conf_dir",
     "from_dictconfig",
     "from_run_config",
+    "from_yaml",
     "get",
+    "leaf_keys",
     "register",
+    "resume_words",
+    "resumed",
     "root_message",
     "tree_keys",
     "validate",
@@ -89,6 +96,7 @@ __all__ = [
 
 GROUPS = ("task", "privacy", "federation", "engine", "training", "recipe")
 RUN_CONFIG_GROUPS = ("task", "privacy", "federation", "training")  # the engine is Flower's there
+RUN_CONFIG_DEFAULTS = {"task": "breast_cancer", "privacy": "none"}  # as in pyproject.toml
 
 
 def conf_dir() -> Path:
@@ -151,7 +159,11 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     checked = check_overrides(overrides)
     try:
         with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
-            return from_dictconfig(hydra_compose("config", overrides=checked))
+            tree = hydra_compose("config", overrides=checked)
+            # A deployed client has no run directory: it must be given the run's settings again.
+            if tree.resume is not None and (Path(str(tree.run_dir)) / "config.yaml").exists():
+                return resumed(tree, overrides)
+            return from_dictconfig(tree)
     except HydraException as error:
         raise ConfigError(root_message(error)) from error
 
@@ -171,6 +183,13 @@ def from_dictconfig(tree: DictConfig) -> Config:
     return config
 
 
+def from_yaml(text: str) -> Config:
+    """A configuration as `Config.to_yaml` wrote it."""
+    from omegaconf import OmegaConf
+
+    return from_dictconfig(OmegaConf.create(text))  # type: ignore[arg-type]
+
+
 def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:
     """The configuration that Flower's run-config describes.
 
@@ -180,21 +199,107 @@ def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:
     >>> from_run_config({"task": "digits", "overrides": "seed=7 federation.num_rounds=3"}).seed
     7
     """
-    chosen = [
-        f"{group}={run_config[group]}" for group in RUN_CONFIG_GROUPS if run_config.get(group)
-    ]
     try:
         further = shlex.split(str(run_config.get("overrides", "")))
     except ValueError as error:
         raise ConfigError(f"run-config key 'overrides' cannot be split: {error}") from error
+    if run_config.get("resume"):
+        further.append(f"resume={_quoted(str(run_config['resume']))}")
     if run_config.get("run-dir"):
         further.append(f"run_dir={_quoted(str(run_config['run-dir']))}")
-    elif not any(word.startswith("run_dir=") for word in further):
+    further = resume_words(further)
+    resumes = any(word.startswith("resume=") for word in further)
+    chosen = [
+        f"{group}={run_config[group]}"
+        for group in RUN_CONFIG_GROUPS
+        if run_config.get(group)
+        and not (resumes and run_config[group] == RUN_CONFIG_DEFAULTS.get(group))
+    ]
+    if not any(word.startswith("run_dir=") for word in further):
         # The app's folder is Flower's bundle and its working directory the SuperLink's; both apps
         # know the run's id, and so the same folder.
         runs = Path.home() / "dp_fedmed" / "checkpoints"
         chosen.append(f"run_dir={runs}/flower_{run_id}_${{task.name}}_${{privacy.style}}")
     return compose([*chosen, *further])
+
+
+def resume_words(words: Sequence[str]) -> list[str]:
+    """`resume=RUN_DIR` as what it means: that run directory, from its last checkpoint.
+
+    >>> resume_words(["resume=last", "run_dir=/runs/a"])
+    ['resume=last', 'run_dir=/runs/a']
+    """
+    meant = []
+    for word in words:
+        value = word.removeprefix("resume=").strip("'\"")
+        if not word.startswith("resume=") or RESUME.fullmatch(value):
+            meant.append(word)
+            continue
+        path = Path(value).expanduser()
+        if not path.is_dir():
+            raise ConfigError(
+                f"resume={value} is neither last, best or round:3 nor a run directory: for example "
+                f"resume={Path(default_runs_dir()) / 'my_run'}"
+            )
+        meant += [f"run_dir={_quoted(str(path.resolve()))}", "resume=last"]
+    given = {word.split("=")[0] for word in meant}
+    if "resume" in given and "run_dir" not in given:
+        raise ConfigError("resume=… needs to know which run: give run_dir=/absolute/path with it")
+    return meant
+
+
+def resumed(tree: DictConfig, overrides: Sequence[str]) -> Config:
+    """The settings of the run at `run_dir`, changed by these overrides only.
+
+    Args:
+        tree: what Hydra composed from the overrides; its untouched values are not used.
+        overrides: Hydra's words as the user gave them.
+
+    Raises:
+        ConfigError: if there is no run at `run_dir`.
+    """
+    from omegaconf import OmegaConf
+    from yaml import YAMLError
+
+    file = Path(str(tree.run_dir)) / "config.yaml"
+    if not file.is_file():
+        raise ConfigError(f"run_dir={tree.run_dir} holds no run to resume: {file} is missing")
+    try:
+        stored = from_yaml(file.read_text(encoding="utf-8"))
+    except (ValueError, YAMLError) as error:
+        raise ConfigError(f"{file} cannot be read, restore it: {error}") from error
+    merged = OmegaConf.merge(_schema(), OmegaConf.create(stored.to_yaml()))
+    for key in _touched(overrides):
+        OmegaConf.update(merged, key, OmegaConf.select(tree, key), merge=False)
+    merged.run_dir = str(tree.run_dir)
+    return from_dictconfig(merged)  # type: ignore[arg-type]
+
+
+def _touched(overrides: Sequence[str]) -> list[str]:
+    """The keys that overrides set: their own, or those of the group choices."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    keys: list[str] = []
+    for text in overrides:
+        override = OverridesParser.create().parse_override(text)
+        key = override.key_or_group
+        if key not in GROUPS:
+            keys += [] if key.startswith("hydra") else [key]
+            continue
+        file = conf_dir() / key / f"{override.value()}.yaml"
+        if not file.is_file():
+            continue  # a group folder of the user's own: its keys cannot be told apart
+        content = OmegaConf.load(file)
+        is_global = file.read_text(encoding="utf-8").startswith("# @package _global_")
+        prefix = "" if is_global else f"{key}."
+        keys += [
+            known
+            for known in leaf_keys()
+            if known.startswith(prefix)
+            and OmegaConf.select(content, known.removeprefix(prefix)) is not None
+        ]
+    return keys
 
 
 def _quoted(value: str) -> str:

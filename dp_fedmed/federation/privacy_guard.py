@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from flwr.app import ConfigRecord
 
 from dp_fedmed.config import Config
-from dp_fedmed.federation.privacy_plan import PrivacyPlan
-from dp_fedmed.privacy import PrivacyAccountant, PrivacyEvent
+from dp_fedmed.federation.journal import Charge, Journal
+from dp_fedmed.federation.privacy_plan import ClientPlan, PrivacyPlan, Spent
+from dp_fedmed.privacy import History, PrivacyAccountant, PrivacyEvent
+from dp_fedmed.privacy.composition import worst_epsilon
 
 logger = logging.getLogger(__name__)
 
@@ -22,12 +24,52 @@ class BudgetSpent(RuntimeError):
 
 
 class PrivacyGuard:
-    """The accountant of a run, and the rules about who may still take part."""
+    """The accountant of a run, and the rules about who may still take part.
 
-    def __init__(self, config: Config, plan: PrivacyPlan) -> None:
-        self.config, self.plan = config, plan
+    Args:
+        config: the run's configuration.
+        plan: of the phase that begins, or goes on.
+        journal: writes charges down; None where nothing needs to outlast the process.
+        past: the plans of earlier phases, by number.
+        phase: which one the plan is for, if not the journal's.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        plan: PrivacyPlan,
+        journal: Journal | None = None,
+        past: Mapping[int, PrivacyPlan] | None = None,
+        phase: int | None = None,
+    ) -> None:
+        self.config, self.plan, self.journal = config, plan, journal
         self.accountant: PrivacyAccountant = plan.accountant(config)
         self.participations: Counter[str] = Counter()
+        self.phase = phase if phase is not None else (journal.phase if journal is not None else 0)
+        self._plans = {**(past or {}), self.phase: plan}
+        self._charges: Counter[int] = Counter()  # rounds paid for, by phase
+        for charge in journal.charges if journal is not None else ():
+            self._record(charge)
+
+    def open_round(
+        self, server_round: int, digest: bytes, draw: Callable[[], Sequence[str]]
+    ) -> list[str]:
+        """Who takes part in a round, charged unless this very round was charged before.
+
+        Args:
+            server_round: the round.
+            digest: of the model and the settings in force.
+            draw: draws the cohort, for a round that is new.
+
+        Raises:
+            BudgetSpent: if it does not fit; nothing is charged then.
+        """
+        known = self.journal.find(server_round, digest.hex()) if self.journal is not None else None
+        if known is not None:
+            return list(known.cohort)
+        cohort = self.admit(draw())
+        self.charge(server_round, cohort, digest)
+        return cohort
 
     def admit(self, cohort: Sequence[str]) -> list[str]:
         """The clients of a cohort whose own budget still has a round left.
@@ -44,12 +86,26 @@ class PrivacyGuard:
             return False
         return not self.accountant.would_exceed(plan.round_event, name)
 
-    def charge(self, server_round: int, cohort: Sequence[str]) -> None:
+    def charge(self, server_round: int, cohort: Sequence[str], digest: bytes = b"") -> None:
         """Charge a round before it is dispatched.
 
         Raises:
             BudgetSpent: if it does not fit; nothing is charged then.
         """
+        self._require_budget(server_round)
+        charged = {n: self.plan.clients[n].round_event for n in cohort if n in self.plan.clients}
+        self._write(
+            Charge(
+                phase=self.phase,
+                server_round=server_round,
+                digest=digest.hex(),
+                cohort=list(cohort),
+                federation=self.plan.user_event,
+                clients=charged,
+            )
+        )
+
+    def _require_budget(self, server_round: int) -> None:
         event = self.plan.user_event
         if event is not None and self.accountant.would_exceed(event):
             raise BudgetSpent(
@@ -61,12 +117,75 @@ class PrivacyGuard:
                 f"budget: before round {server_round} every client has spent its record-level "
                 "budget (privacy.sample.target_epsilon, federation.max_participations)"
             )
-        if event is not None:
-            self.accountant.record(event)
-        for name in cohort:
-            if name in self.plan.clients:
-                self.accountant.record(self.plan.clients[name].round_event, name)
+
+    def pay_for(self, inputs: str) -> None:
+        """Before a sum is released: if this round once released another sum, charge it again.
+
+        Raises:
+            BudgetSpent: if that does not fit.
+        """
+        journal = self.journal
+        if journal is None or journal.current is None or not journal.inputs_are_new(inputs):
+            return
+        unused = journal.unused()
+        if unused is not None:
+            journal.use(unused)
+            return
+        now = journal.current
+        logger.warning(
+            "round %d is done again with other contributions: it is charged again", now.server_round
+        )
+        self._require_budget(now.server_round)
+        again = self._again(now, federation=self.plan.user_event)
+        journal.use(self._write(again))
+
+    def pay_client(self, name: str, charges: int) -> None:
+        """A client says how often it has paid for this round; what is missing is charged here.
+
+        It answered anew where its earlier answer could not be repeated: both are releases, so this
+        is written down whether or not it fits the budget; the next round is then refused.
+        """
+        journal = self.journal
+        if journal is None or journal.current is None or name not in self.plan.clients:
+            return
+        event = self.plan.clients[name].round_event
+        for _ in range(charges - journal.client_charges(name)):
+            logger.warning(
+                "round %d: %s has answered twice, which is charged twice",
+                journal.current.server_round,
+                name,
+            )
+            self._write(self._again(journal.current, clients={name: event}))
+
+    def _again(
+        self,
+        charge: Charge,
+        federation: PrivacyEvent | None = None,
+        clients: Mapping[str, PrivacyEvent] | None = None,
+    ) -> Charge:
+        return Charge(
+            phase=charge.phase,
+            server_round=charge.server_round,
+            digest=charge.digest,
+            cohort=[],
+            federation=federation,
+            clients=clients or {},
+            again=True,
+        )
+
+    def _write(self, charge: Charge) -> Charge:
+        written = self.journal.charge(charge) if self.journal is not None else charge
+        self._record(written)
+        return written
+
+    def _record(self, charge: Charge) -> None:
+        if charge.federation is not None:
+            self.accountant.record(charge.federation)
+        for name, event in charge.clients.items():
+            self.accountant.record(event, name)
+            if charge.phase == self.phase:
                 self.participations[name] += 1
+        self._charges[charge.phase] += 1
 
     def told(self, name: str) -> dict[str, float | int | str]:
         """What a client is told to do: σ, q, the steps of a round, and how to compute them."""
@@ -91,12 +210,20 @@ class PrivacyGuard:
             return
         if realised is None:
             raise ValueError("it did not report its noise_multiplier, sample_rate and steps")
+        charges = realised.get("charges", 1)
+        if isinstance(charges, int) and charges > 1:
+            self.pay_client(name, charges)
         for key in REPORTED:
             if realised.get(key) != expected[key]:
                 raise ValueError(f"it reported {key}={realised.get(key)}, told {expected[key]}")
 
+    @property
+    def hidden(self) -> bool:
+        """Whether who took part is secret."""
+        return self.config.privacy.style.protects_clients
+
     def epsilons(self) -> dict[str, float]:
-        """ε so far, by level; worst-case planned where the realised one is secret."""
+        """ε so far, by level: realised, so to be kept private where cohorts are secret."""
         spent: dict[str, float] = {}
         if self.plan.clients:
             spent["sample"] = self.accountant.get_cumulative_sample_epsilon()
@@ -104,26 +231,55 @@ class PrivacyGuard:
             spent["user"] = self.accountant.get_cumulative_user_epsilon()
         return spent
 
-    def published_epsilons(self, server_round: int) -> dict[str, float]:
+    def published_epsilons(self) -> dict[str, float]:
         """What may be shown: with hidden cohorts, as if every client had taken part each round."""
         spent = self.epsilons()
-        if "sample" in spent and self.config.privacy.style.protects_clients:
-            spent["sample"] = self.worst_case_epsilon(server_round)
+        if "sample" in spent and self.hidden:
+            spent["sample"] = worst_epsilon(
+                set(self.published_histories().values()),
+                delta=self.plan.delta_sample or 0.0,
+                method=self.accountant.method,
+            )
         return spent
 
-    def worst_case_epsilon(self, rounds: int) -> float:
-        """Record-level ε of the worst client, had it taken part in every one of the rounds."""
-        accountant = self.plan.accountant(self.config)
-        events = {
-            plan.round_event.times(min(rounds, plan.participations))
-            for plan in self.plan.clients.values()
-            if min(rounds, plan.participations) > 0
-        }
-        for number, event in enumerate(sorted(events, key=lambda e: e.key)):
-            accountant.record(event, f"kind-{number}")
-        return accountant.get_cumulative_sample_epsilon()
+    def published_histories(self) -> dict[str, History]:
+        """What each client's records went through, as it may be shown: see `published_epsilons`."""
+        if not self.hidden:
+            return {name: self.accountant.history("record", name) for name in self.plan.clients}
+        made: dict[tuple[PrivacyEvent, ...], History] = {}
+        shown = {}
+        for name in self.plan.clients:
+            events = tuple(self._most(name))
+            shown[name] = made.setdefault(events, History(events))
+        return shown
 
-    def rounds_left(self, server_round: int) -> int | None:
+    def _most(self, name: str) -> Iterable[PrivacyEvent]:
+        """The most that a client can have spent in each phase, whoever took part."""
+        for phase, plan in sorted(self._plans.items()):
+            own: ClientPlan | None = plan.clients.get(name)
+            rounds = self.rounds_shown(name, phase)
+            if own is not None and rounds > 0:
+                yield own.round_event.times(rounds)
+
+    def rounds_shown(self, name: str, phase: int | None = None) -> int:
+        """Rounds of a phase that a client counts with in public."""
+        phase = self.phase if phase is None else phase
+        plan = self._plans[phase].clients.get(name)
+        if plan is None:
+            return 0
+        if not self.hidden:
+            return self.participations[name]
+        return min(self._charges[phase], plan.participations)
+
+    def spent(self, rounds: int) -> Spent:
+        """What a new phase must count in: as it may be shown, so that no σ tells who took part."""
+        return Spent(
+            rounds=rounds,
+            clients=self.published_histories() if self.plan.clients else {},
+            federation=self.accountant.history("client"),
+        )
+
+    def rounds_left(self) -> int | None:
         """How many more rounds like this one the budgets hold; None without a budget.
 
         With hidden cohorts a client counts as if it had taken part in every round.
@@ -133,18 +289,12 @@ class PrivacyGuard:
         if event is not None and self.config.privacy.user.target_epsilon is not None:
             left.append(self.accountant.remaining_rounds(event))
         if self.plan.clients and self.config.privacy.sample.target_epsilon is not None:
-            hidden = self.config.privacy.style.protects_clients
-            left.append(
-                max(self._client_rounds(n, server_round, hidden) for n in self.plan.clients)
-            )
+            left.append(max(self._client_rounds(name) for name in self.plan.clients))
         return min(left) if left else None
 
-    def _client_rounds(self, name: str, server_round: int, hidden: bool) -> int:
+    def _client_rounds(self, name: str) -> int:
         plan = self.plan.clients[name]
-        taken = server_round if hidden else self.participations[name]
-        if plan.participations <= taken:
-            return 0
-        if hidden:
-            return plan.participations - taken
-        allowed = self.accountant.remaining_rounds(plan.round_event, name)
-        return min(plan.participations - taken, allowed)
+        left = plan.participations - self.rounds_shown(name)
+        if left <= 0 or self.hidden:
+            return max(0, left)
+        return min(left, self.accountant.remaining_rounds(plan.round_event, name))

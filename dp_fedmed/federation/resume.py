@@ -1,0 +1,384 @@
+"""Go on with a run: find its last good state, and refuse, in one sentence, what cannot be trusted.
+
+Nothing here spends or releases anything. Whatever is in doubt stops the run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dp_fedmed.config import Config, ConfigError, PrivacyStyle, from_yaml
+from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointStore
+from dp_fedmed.federation.durable import RunLock
+from dp_fedmed.federation.journal import CLOSE, COMMIT, OPEN, PHASE, REWIND
+from dp_fedmed.federation.privacy_plan import PrivacyPlan
+from dp_fedmed.federation.run_directory import CONFIG_FILE, RunDirectory
+from dp_fedmed.federation.run_store import (
+    LEDGER_FILE,
+    RELEASES,
+    SCHEMA,
+    RunStore,
+    make_noise_key,
+    read_plan,
+)
+from dp_fedmed.federation.secrets import KEY_FILE, LEDGER_KEY_FILE, SECRET_FOLDER
+from dp_fedmed.federation.settings import changed, rests_on
+from dp_fedmed.privacy.keys import MacKey
+from dp_fedmed.privacy.ledger import Ledger, LedgerError
+from dp_fedmed.privacy.noise import NoiseKey
+
+logger = logging.getLogger(__name__)
+
+NEW_PHASE = "continue as a new phase with new_phase=true"
+
+
+class RunFinished(RuntimeError):
+    """There is nothing left to do; the message says how to go on all the same."""
+
+
+@dataclass
+class RunHistory:
+    """What a ledger says about its run.
+
+    Attributes:
+        run: its id.
+        configs: the settings in the order in which they were in force.
+        phase: of the last PHASE; -1 before the first.
+        plans: of every phase.
+        data: keyed digest of the last phase's data.
+        committed: the hash of each round's checkpoint, for the rounds that the run stands on.
+        abandoned: rounds that were gone back from, with their hashes: the REWIND that did it.
+        closed: how the run ended, if it did.
+    """
+
+    run: str
+    configs: list[str]
+    phase: int = -1
+    plans: dict[int, PrivacyPlan | None] = field(default_factory=dict)
+    data: str | None = None
+    committed: dict[int, str] = field(default_factory=dict)
+    abandoned: dict[tuple[int, str], int] = field(default_factory=dict)
+    closed: str | None = None
+
+    @property
+    def round(self) -> int:
+        """The last committed round; -1 before the first."""
+        return max(self.committed, default=-1)
+
+
+def open_ledger(run_dir: Path) -> tuple[Ledger, MacKey]:
+    """A run's ledger, checked to its last record.
+
+    Raises:
+        LedgerError: if it or its key is missing, or it was changed.
+    """
+    path, key_file = run_dir / LEDGER_FILE, run_dir / SECRET_FOLDER / LEDGER_KEY_FILE
+    begun = any(run_dir.glob("round_*")) or (run_dir / RELEASES).exists()
+    if not path.exists() and not begun:
+        raise LedgerError(f"{path} is missing: no run has begun here; start it anew elsewhere")
+    try:
+        key = MacKey.load(key_file)
+    except FileNotFoundError:
+        raise LedgerError(
+            f"{key_file} is missing, so the ledger cannot be checked: restore it"
+        ) from None
+    except (ValueError, PermissionError) as error:
+        raise LedgerError(str(error)) from None
+    if not path.exists():
+        raise LedgerError(f"{path} is missing, so what was spent is unknown: restore it")
+    return Ledger(path, key), key
+
+
+def history_of(ledger: Ledger) -> RunHistory:
+    """Read a checked ledger from its first record to its last.
+
+    Raises:
+        LedgerError: if it does not begin with a run, or is of a newer schema.
+    """
+    records = ledger.records
+    if not records or records[0].kind != OPEN:
+        raise LedgerError(f"{ledger.path} does not begin with a run: restore it")
+    schema = records[0].body["schema"]
+    if schema > SCHEMA:
+        raise LedgerError(
+            f"{ledger.path} has schema {schema}, this version reads up to {SCHEMA}: update "
+            "dp-fedmed"
+        )
+    history = RunHistory(records[0].body["run"], [])
+    for record in records:
+        body = record.body
+        if "config" in body:
+            history.configs.append(body["config"])
+        if record.kind == PHASE:
+            history.phase, history.data, history.closed = body["phase"], body["data"], None
+            history.plans[history.phase] = read_plan(body)
+        elif record.kind == COMMIT:
+            history.committed[body["round"]] = body["checkpoint"]
+        elif record.kind == REWIND:
+            later = [item for item in history.committed.items() if item[0] > body["round"]]
+            history.abandoned.update(dict.fromkeys(later, record.number))
+            history.committed = {r: c for r, c in history.committed.items() if r <= body["round"]}
+        elif record.kind == CLOSE:
+            history.closed = body["reason"]
+    return history
+
+
+def resume_run(config: Config) -> RunStore:
+    """Open the run directory of a configuration to go on with it.
+
+    Args:
+        config: the settings to go on with; `resume` says from where.
+
+    Raises:
+        RunFinished: if all rounds are done and no more are asked for.
+        ConfigError: if a setting changed that the guarantee rests on.
+        LedgerError: if the ledger or a key cannot be trusted.
+        CheckpointError: if the checkpoint cannot.
+        RunLocked: if another process works on the directory.
+    """
+    path = Path(config.run_dir)
+    if not path.is_dir():
+        raise ConfigError(f"run_dir={path} holds no run to resume")
+    lock = RunLock(path)
+    try:
+        return _Resumption(config, path, lock).store()
+    except BaseException:
+        lock.release()
+        raise
+
+
+class _Resumption:
+    """One attempt to go on with a run, step by step."""
+
+    def __init__(self, config: Config, path: Path, lock: RunLock) -> None:
+        self.selector = config.resume or "last"
+        self.new_phase = config.new_phase
+        self.config = replace(config, resume=None, new_phase=False)
+        self.path, self.lock = path, lock
+
+    def store(self) -> RunStore:
+        """Check everything, then open the run."""
+        self.ledger, self.mac_key = open_ledger(self.path)
+        self.history = history_of(self.ledger)
+        if self.ledger.torn:
+            logger.warning(
+                "%s: a last line of %d bytes was never written to its end and is dropped",
+                self.ledger.path,
+                self.ledger.torn,
+            )
+        self._check_settings_file()
+        before = from_yaml(self.history.configs[-1])
+        differences = changed(before, self.config)
+        self._check_heads()
+        begins_phase = self._needs_phase(before, differences)
+        checkpoint = self._checkpoint()
+        store = RunStore(
+            self.config,
+            RunDirectory(self.path),
+            self.lock,
+            self.mac_key,
+            self.ledger,
+            self.history.run,
+            self._noise_key(begins_phase),
+            phase=max(0, self.history.phase + begins_phase),
+            start=checkpoint,
+            committed=self._kept(checkpoint),
+        )
+        if store.data_ledger is not None:
+            store.data_ledger.check(self.ledger)
+        store.journal.check_files()
+        store.past = {n: plan for n, plan in self.history.plans.items() if plan is not None}
+        if not begins_phase:
+            store.plan = self.history.plans.get(self.history.phase)
+            store.data = self.history.data
+            store.has_phase = self.history.phase >= 0
+        self._go_back(store, checkpoint)
+        if differences and not begins_phase:
+            logger.info("continues with changed settings: %s", describe_changes(differences))
+        if not begins_phase and self.config.to_yaml() != self.history.configs[-1]:
+            store.change_config(self.config)
+        else:
+            store.directory.write_config(self.config)
+        return store
+
+    def _check_settings_file(self) -> None:
+        """`config.yaml` must be what the ledger says; an older one was left by a crash."""
+        file = self.path / CONFIG_FILE
+        if not file.exists():
+            raise LedgerError(f"{file} is missing: restore it")
+        if file.read_text(encoding="utf-8", errors="replace") not in self.history.configs:
+            raise LedgerError(
+                f"{file} was edited: restore it, and give changes on the command line instead"
+            )
+
+    def _check_heads(self) -> None:
+        """No checkpoint may know more of the ledger than there is."""
+        checkpoints = CheckpointStore(self.path)
+        checkpoints.clean()
+        for file, head in checkpoints.heads().items():
+            if not self.ledger.holds(head):
+                raise LedgerError(
+                    f"{self.ledger.path} is shorter than {file} says it was, or another run's: "
+                    "restore it"
+                )
+        self._clear_uncommitted(checkpoints)
+        for file in client_ledgers(self.path):
+            Ledger(file, self.mac_key.derive("client", file.stem))
+
+    def _clear_uncommitted(self, checkpoints: CheckpointStore) -> None:
+        """Remove the checkpoint of the round that a crash hit: it is made again, the same.
+
+        A crash leaves one at most, and its release is still there. Anything else would mean that
+        COMMITs are missing from the ledger.
+        """
+        left = [r for r in checkpoints.rounds() if r not in self.history.committed]
+        for server_round in list(left):
+            number = self.history.abandoned.get((server_round, checkpoints.digest(server_round)))
+            if number is not None:
+                checkpoints.set_aside(server_round, number)
+                left.remove(server_round)
+        needs_release = self.config.privacy.style.protects_clients and left and left[0] > 0
+        released = any((self.path / RELEASES).glob("charge_*.safetensors"))
+        if len(left) > 1 or any(r < self.history.round for r in left):
+            released = False
+            needs_release = True
+        if needs_release and not released:
+            raise LedgerError(
+                f"{self.ledger.path} has no COMMIT of round {left[-1]}, though its checkpoint is "
+                "there: restore the ledger"
+            )
+        for server_round in left:
+            checkpoints.discard(server_round)
+
+    def _needs_phase(self, before: Config, differences: dict[str, tuple[Any, Any]]) -> bool:
+        """Whether a new phase begins; refuse changes that need one which nobody declared."""
+        history, private = self.history, before.privacy.style is not PrivacyStyle.none
+        if "privacy.style" in differences:
+            raise ConfigError(
+                f"privacy.style={self.config.privacy.style} cannot replace {before.privacy.style}: "
+                "rounds that are done keep the guarantee that they had; start a new run"
+            )
+        essential = rests_on(differences)
+        if essential and not self.new_phase:
+            raise ConfigError(
+                f"the run's guarantee rests on {describe_changes(essential)}: leave it as it was, "
+                f"or {NEW_PHASE}, whose cost is added to what is spent"
+            )
+        rounds = self.config.federation.num_rounds
+        more = rounds != before.federation.num_rounds
+        if history.closed is not None and not (self.new_phase or more):
+            self._finish_closing(history.closed)
+        if rounds <= history.round and history.closed is not None:
+            raise RunFinished(self._finished(history.closed))
+        if rounds < history.round:
+            raise ConfigError(
+                f"federation.num_rounds={rounds} is less than the {history.round} rounds that are "
+                f"done: give more, for example federation.num_rounds={history.round + 10}"
+            )
+        if not private:
+            return history.phase < 0
+        return self.new_phase or more or history.closed is not None or history.phase < 0
+
+    def _finish_closing(self, reason: str) -> None:
+        key = self.path / SECRET_FOLDER / KEY_FILE
+        if key.exists():  # the crash came between the last record and this
+            NoiseKey.generate().destroy(key)
+        raise RunFinished(self._finished(reason))
+
+    def _finished(self, reason: str) -> str:
+        rounds = self.history.round
+        return (
+            f"run_dir={self.path} is finished: {rounds} rounds, {reason}. To add rounds, at their "
+            f"own cost: dp-fedmed resume {self.path} federation.num_rounds={rounds + 10}"
+        )
+
+    def _noise_key(self, begins_phase: bool) -> NoiseKey | None:
+        config, file = self.config, self.path / SECRET_FOLDER / KEY_FILE
+        if config.privacy.style is PrivacyStyle.none or config.privacy.noise_seed is not None:
+            return make_noise_key(config)
+        if begins_phase and (self.history.closed is not None or self.new_phase):
+            if file.exists():
+                NoiseKey.generate().destroy(file)  # whatever it was, a new phase has its own
+            return make_noise_key(config)
+        try:
+            return NoiseKey.load(file)
+        except FileNotFoundError:
+            raise LedgerError(
+                f"{file} is missing, so no round can be repeated exactly: restore it, or "
+                f"{NEW_PHASE}"
+            ) from None
+        except (ValueError, PermissionError, OSError) as error:
+            raise LedgerError(f"{error}; {NEW_PHASE}") from None
+
+    def _checkpoint(self) -> Checkpoint | None:
+        committed = self.history.committed
+        if not committed:
+            if self.selector != "last":
+                raise ConfigError(f"resume={self.selector}: the run has no checkpoint yet")
+            return None
+        store = CheckpointStore(self.path)
+        last = store.read(self.history.round, committed[self.history.round])
+        wanted = self._wanted(last)
+        if wanted == last.server_round:
+            return last
+        return store.read(wanted, committed[wanted])
+
+    def _wanted(self, last: Checkpoint) -> int:
+        if self.selector == "last":
+            return last.server_round
+        if self.selector == "best":
+            if self.config.privacy.style is not PrivacyStyle.none:
+                raise ConfigError(
+                    f"resume=best: privacy.style={self.config.privacy.style} keeps no best model, "
+                    "since choosing one is a release; use resume=last"
+                )
+            best = last.details.get("best")
+            if best is None:
+                raise ConfigError("resume=best: no model was validated; use resume=last")
+            return int(best["round"])
+        wanted = int(self.selector.removeprefix("round:"))
+        kept = [r for r in CheckpointStore(self.path).rounds() if r in self.history.committed]
+        if wanted not in kept:
+            there = ", ".join(str(r) for r in kept)
+            raise ConfigError(f"resume=round:{wanted}: there are checkpoints of rounds {there}")
+        return wanted
+
+    def _kept(self, checkpoint: Checkpoint | None) -> dict[int, str]:
+        now = checkpoint.server_round if checkpoint is not None else -1
+        return {r: digest for r, digest in self.history.committed.items() if r <= now}
+
+    def _go_back(self, store: RunStore, checkpoint: Checkpoint | None) -> None:
+        """Leave later rounds aside, if an older one is continued; what they cost stays spent."""
+        now = checkpoint.server_round if checkpoint is not None else -1
+        if now < self.history.round:
+            logger.warning(
+                "goes back from round %d to round %d: what the rounds after it have spent stays "
+                "spent, and a round that is done differently is charged again",
+                self.history.round,
+                now,
+            )
+            number = self.ledger.append(REWIND, {"round": now}).number
+            for server_round in store.checkpoints.rounds():
+                if server_round > now:
+                    store.checkpoints.set_aside(server_round, number)
+        if now >= 0:
+            store.checkpoints.point("last", now)
+        store.directory.forget_after(now)
+
+
+def describe_changes(differences: dict[str, tuple[Any, Any]]) -> str:
+    """Changed keys with both values.
+
+    >>> describe_changes({"training.lr": (0.1, 0.2)})
+    'training.lr=0.1 (now 0.2)'
+    """
+    return ", ".join(f"{key}={old} (now {new})" for key, (old, new) in differences.items())
+
+
+def client_ledgers(run_dir: Path) -> Iterator[Path]:
+    """The ledgers of simulated clients."""
+    yield from sorted((run_dir / "private" / "clients").glob("*.jsonl"))

@@ -1,0 +1,166 @@
+"""Everything of a run that outlasts its process: directory, lock, keys, ledger, checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dp_fedmed.config import Config, PrivacyStyle
+from dp_fedmed.data import DataSet
+from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointStore
+from dp_fedmed.federation.data_ledger import DataLedger
+from dp_fedmed.federation.durable import RunLock, reach
+from dp_fedmed.federation.journal import CLOSE, CONFIG, OPEN, PHASE, Journal
+from dp_fedmed.federation.privacy_plan import PrivacyPlan
+from dp_fedmed.federation.run_directory import RunDirectory
+from dp_fedmed.federation.secrets import KEY_FILE, LEDGER_KEY_FILE, SECRET_FOLDER
+from dp_fedmed.privacy.keys import MacKey
+from dp_fedmed.privacy.ledger import Ledger
+from dp_fedmed.privacy.noise import NoiseKey
+
+logger = logging.getLogger(__name__)
+
+SCHEMA = 1
+LEDGER_FILE = Path("private") / "ledger.jsonl"
+RELEASES = Path("private") / "releases"
+PUBLIC_RUN = "public"
+
+
+@dataclass
+class RunStore:
+    """One run's durable state.
+
+    Attributes:
+        config: the run's settings, without what only says how to resume.
+        run: the run's id; random, and the same for good.
+        phase: of the rounds that come next.
+        plan: of that phase; None if it has yet to be made.
+        has_phase: whether that phase has begun.
+        data: keyed digest of the data that it began with.
+        past: the plans of earlier phases.
+        start: the checkpoint to go on from; None for a run without one.
+        committed: hash of each round's checkpoint, for the rounds that the run stands on.
+        key: secret randomness; None in style `none`.
+    """
+
+    config: Config
+    directory: RunDirectory
+    lock: RunLock
+    mac_key: MacKey
+    ledger: Ledger
+    run: str
+    key: NoiseKey | None = None
+    phase: int = 0
+    plan: PrivacyPlan | None = None
+    has_phase: bool = False
+    data: str | None = None
+    past: dict[int, PrivacyPlan] = field(default_factory=dict)
+    start: Checkpoint | None = None
+    committed: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.checkpoints = CheckpointStore(self.directory.path)
+        self.data_ledger = self._open_data_ledger()
+        self.journal = self._journal()
+
+    @classmethod
+    def create(cls, config: Config) -> RunStore:
+        """Claim `run_dir` for a new run: its settings, its keys, the first line of its ledger."""
+        directory = RunDirectory.create(config)
+        lock = RunLock(directory.path)
+        folder = directory.path / SECRET_FOLDER
+        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        folder.parent.chmod(0o700)
+        mac_key = MacKey.create(folder / LEDGER_KEY_FILE)
+        key = make_noise_key(config)
+        ledger = Ledger(directory.path / LEDGER_FILE, mac_key)
+        run = secrets.token_hex(8)
+        ledger.append(OPEN, {"schema": SCHEMA, "run": run, "config": config.to_yaml()})
+        reach("opened")
+        return cls(config, directory, lock, mac_key, ledger, run, key)
+
+    @property
+    def stream_name(self) -> str:
+        """What separates this run's streams from another's; a public seed repeats them."""
+        return PUBLIC_RUN if self.config.privacy.noise_seed is not None else self.run
+
+    def data_digest(self, data: DataSet) -> str:
+        """Keyed digest of the data, to notice that they have changed."""
+        parts = (data.train, data.val, data.test)
+        return self.mac_key.digest(array for part in parts for array in (part.x, part.y)).hex()
+
+    def begin_phase(self, plan: PrivacyPlan | None, data: str) -> None:
+        """Write down the plan of a phase, and the settings it is for."""
+        body = {
+            "phase": self.phase,
+            "config": self.config.to_yaml(),
+            "plan": None if plan is None else plan.to_json(),
+            "data": data,
+        }
+        self.ledger.append(PHASE, body)
+        self.plan, self.has_phase = plan, True
+        self.directory.write_config(self.config)
+
+    def change_config(self, config: Config) -> None:
+        """Write down settings that may change within a phase."""
+        self.config = config
+        self.ledger.append(CONFIG, {"config": config.to_yaml()})
+        self.directory.write_config(config)
+
+    def commit(self, checkpoint: Checkpoint, best: int | None) -> None:
+        """Make a round's state durable, say so in the ledger, and let old ones go."""
+        now = checkpoint.server_round
+        digest = self.checkpoints.write(checkpoint)
+        self.journal.commit(now, digest)
+        self.committed[now] = digest
+        self.checkpoints.point("last", now)
+        if best is not None and best in self.committed:
+            self.checkpoints.point("best", best)
+        kept = sorted(self.committed)[-self.config.checkpoint.keep :]
+        self.checkpoints.keep({*kept, best if best is not None else now})
+
+    def close(self, rounds: int, reason: str) -> None:
+        """End a run for good: nobody can draw its noise again."""
+        if self.ledger.records[-1].kind != CLOSE:
+            self.ledger.append(CLOSE, {"phase": self.phase, "rounds": rounds, "reason": reason})
+        reach("closed")
+        self.destroy_key()
+
+    def destroy_key(self) -> None:
+        """Forget the noise key."""
+        file = self.directory.path / SECRET_FOLDER / KEY_FILE
+        if self.key is not None:
+            self.key.destroy(file if file.exists() else None)
+
+    def _journal(self) -> Journal:
+        return Journal(
+            self.ledger,
+            self.mac_key,
+            self.directory.path / RELEASES,
+            phase=self.phase,
+            data_ledger=self.data_ledger,
+        )
+
+    def _open_data_ledger(self) -> DataLedger | None:
+        if self.config.data_ledger is None or self.config.privacy.style is PrivacyStyle.none:
+            return None
+        path, data_id = Path(self.config.data_ledger), str(self.config.data.id)
+        return DataLedger(path, data_id=data_id, run=self.run)
+
+
+def make_noise_key(config: Config) -> NoiseKey | None:
+    """The run's new key in `private/secret/`, or the public one of `privacy.noise_seed`."""
+    if config.privacy.style is PrivacyStyle.none:
+        return None
+    if config.privacy.noise_seed is not None:
+        return NoiseKey.from_public_seed(config.privacy.noise_seed)
+    return NoiseKey.create(Path(config.run_dir) / SECRET_FOLDER / KEY_FILE)
+
+
+def read_plan(body: Mapping[str, Any]) -> PrivacyPlan | None:
+    """The plan of a PHASE record."""
+    return None if body["plan"] is None else PrivacyPlan.from_json(body["plan"])
