@@ -190,10 +190,11 @@ class ClientRuntime:
 
         config, node = self.config, context.node_config
         plan = self._plan(told, len(records))
-        key = client_key(config, node, name)
+        phase = int(told["phase"])  # type: ignore[arg-type]
+        key = client_key(config, node, name, phase)
         asked = Asked(
             run=str(told["run"]),
-            phase=int(told["phase"]),  # type: ignore[arg-type]
+            phase=phase,
             server_round=int(told["round"]),  # type: ignore[arg-type]
             charge=int(told["charge"]),  # type: ignore[arg-type]
             digest=round_digest(list(received.values()), config, plan.in_force).hex(),

@@ -15,7 +15,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from dp_fedmed.config import Config, ConfigError, GradMode, TaskKind, from_run_config
+from dp_fedmed.config import (
+    Config,
+    ConfigError,
+    GradMode,
+    PrivacyStyle,
+    TaskKind,
+    from_run_config,
+)
 from dp_fedmed.data import DataSet, load_data, partition
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointError
@@ -33,7 +40,6 @@ from dp_fedmed.federation.sampling import Sampler, make_sampler
 from dp_fedmed.federation.secrets import RoundSecrets, round_digest
 from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients
 from dp_fedmed.models import build_model
-from dp_fedmed.privacy.noise import NoiseKey
 from dp_fedmed.reporting.display import Display, LogDisplay
 from dp_fedmed.reporting.plots import plot_metrics
 from dp_fedmed.reporting.run_log import log_to, show_on_stdout
@@ -71,7 +77,8 @@ class ServerRun:
         self.device = pick_device(config.training.device)
         self.store = RunStore.create(config) if config.resume is None else resume_run(config)
         self.config = self.store.config
-        self.directory, self.key = self.store.directory, self.store.key
+        self.directory = self.store.directory
+        self.private = config.privacy.style is not PrivacyStyle.none
         self.result = RunResult(run_dir=self.directory.path)
         self.guard: PrivacyGuard | None = None
         self.mechanism: ClientLevelMechanism | None = None
@@ -184,8 +191,8 @@ class ServerRun:
     def _make_strategy(self, nodes: dict[str, Node]) -> DPStrategy:
         """The strategy of the configured style, with its budget, mechanism and secret streams."""
         sampler = make_sampler(self.config.federation)
-        if self.key is not None:
-            self.mechanism = self._spend_on(nodes, sampler, self.key)
+        if self.private:
+            self.mechanism = self._spend_on(nodes, sampler)
         elif not self.store.has_phase:
             self.store.begin_phase(None, self._data_digest)
         return DPStrategy(
@@ -196,20 +203,18 @@ class ServerRun:
             on_round=self._on_round,
             guard=self.guard,
             mechanism=self.mechanism,
-            secrets=self._secrets if self.key is not None else None,
+            secrets=self._secrets if self.private else None,
             stop=self.stop,
         )
 
-    def _spend_on(
-        self, nodes: dict[str, Node], sampler: Sampler, key: NoiseKey
-    ) -> ClientLevelMechanism | None:
+    def _spend_on(self, nodes: dict[str, Node], sampler: Sampler) -> ClientLevelMechanism | None:
         """Plan what is spent, set up its guard, and return the client-level mechanism, if any."""
         records = {name: node.records or 0 for name, node in nodes.items()}
         if self.store.has_phase and self.store.plan is not None:
             plan = self.store.plan
             _refuse_other_sizes(plan, records)
         else:
-            plan = self._begin_phase(records, sampler, key)
+            plan = self._begin_phase(records, sampler)
         store = self.store
         past = {number: old for number, old in store.past.items() if number != store.phase}
         self.guard = PrivacyGuard(self.config, plan, store.journal, past)
@@ -221,7 +226,7 @@ class ServerRun:
             expected_cohort=sampler.expected(self.config.federation.num_clients),
         )
 
-    def _begin_phase(self, records: dict[str, int], sampler: Sampler, key: NoiseKey) -> PrivacyPlan:
+    def _begin_phase(self, records: dict[str, int], sampler: Sampler) -> PrivacyPlan:
         """Plan a new phase on top of what earlier ones have spent."""
         if self.config.privacy.style.protects_records:
             self._refuse_coupled_records()
@@ -233,7 +238,11 @@ class ServerRun:
             earlier = PrivacyGuard(self.config, plan, store.journal, store.past, phase=last)
             spent = earlier.spent(store.start.server_round if store.start is not None else 0)
         plan = make_plan(
-            self.config, records=records, sampler=sampler, is_private=key.is_private, spent=spent
+            self.config,
+            records=records,
+            sampler=sampler,
+            is_private=self.config.privacy.noise_seed is None,
+            spent=spent,
         )
         store.config = self.config
         store.begin_phase(plan, self._data_digest)
@@ -243,14 +252,15 @@ class ServerRun:
 
     def _secrets(self, server_round: int, model: model_arrays.State) -> RoundSecrets:
         """The server's streams of a round."""
-        if self.key is None:
+        key = self.store.key
+        if key is None:
             raise ValueError("privacy.style=none has no secret streams")
         in_force: dict[str, float | str] = {}
         if self.mechanism is not None:
             in_force |= self.mechanism.in_force
         digest = round_digest(list(model.values()), self.config, in_force)
         name, phase = self.store.stream_name, self.store.phase
-        return RoundSecrets(self.key, name, server_round, digest, phase=phase)
+        return RoundSecrets(key, name, server_round, digest, phase=phase)
 
     @functools.cached_property
     def _data_digest(self) -> str:
@@ -301,7 +311,7 @@ class ServerRun:
         """Validation metrics of a round's model; in style `none` they choose the final model."""
         metrics = self._evaluate(arrays, "val")
         self._validated = server_round
-        if self.key is not None:  # choosing the best would be one more release: the last is kept
+        if self.private:  # choosing the best would be one more release: the last is kept
             self.result.val, self.result.selected_round = metrics, server_round
             return MetricRecord(dict(metrics)) if metrics else None
         wanted = metrics.get(self.config.task.metric)

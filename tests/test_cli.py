@@ -51,13 +51,18 @@ def test_a_run_writes_its_directory_and_a_table(tmp_path: Path) -> None:
     assert str(folder) in done.stdout
     names = {path.name for path in folder.iterdir()}
     assert names == {
+        ".lock",
+        "best",
         "config.yaml",
+        "last",
         "metrics.jsonl",
         "metrics.png",
         "model.safetensors",
         "partition.png",
         "privacy_report.json",
+        "private",
         "run.log",
+        *(f"round_{n:04d}" for n in range(1, 4)),
     }
     rows = RunDirectory(folder).metrics()
     assert [row.get("round") for row in rows] == [0, 1, 2, 3, None]

@@ -244,6 +244,13 @@ def _calibrated(
     target = settings.target_epsilon
     if target is None or not math.isfinite(target):
         raise ConfigError(f"privacy.{level}.target_epsilon={target} cannot be calibrated for")
+    already = before.epsilon(delta=delta, method=config.privacy.accountant.value)
+    if already >= target:
+        raise ConfigError(
+            f"privacy.{level}.target_epsilon={target:g} is spent ({already:.4g}): more rounds need "
+            f"a larger one, for example new_phase=true privacy.{level}.target_epsilon="
+            f"{2 * target:g}"
+        )
     try:
         if not before:
             return compute_noise_multiplier(

@@ -22,10 +22,10 @@ from dp_fedmed.federation.run_store import (
     RELEASES,
     SCHEMA,
     RunStore,
-    make_noise_key,
+    destroy_key,
     read_plan,
 )
-from dp_fedmed.federation.secrets import KEY_FILE, LEDGER_KEY_FILE, SECRET_FOLDER
+from dp_fedmed.federation.secrets import LEDGER_KEY_FILE, NOISE_KEYS, SECRET_FOLDER, key_file
 from dp_fedmed.federation.settings import changed, rests_on
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Ledger, LedgerError
@@ -183,7 +183,7 @@ class _Resumption:
             self.mac_key,
             self.ledger,
             self.history.run,
-            self._noise_key(begins_phase),
+            None if begins_phase else self._noise_key(),
             phase=max(0, self.history.phase + begins_phase),
             start=checkpoint,
             committed=self._kept(checkpoint),
@@ -201,7 +201,7 @@ class _Resumption:
             logger.info("continues with changed settings: %s", describe_changes(differences))
         if not begins_phase and self.config.to_yaml() != self.history.configs[-1]:
             store.change_config(self.config)
-        else:
+        elif not begins_phase:
             store.directory.write_config(self.config)
         return store
 
@@ -284,9 +284,8 @@ class _Resumption:
         return self.new_phase or more or history.closed is not None or history.phase < 0
 
     def _finish_closing(self, reason: str) -> None:
-        key = self.path / SECRET_FOLDER / KEY_FILE
-        if key.exists():  # the crash came between the last record and this
-            NoiseKey.generate().destroy(key)
+        for file in (self.path / SECRET_FOLDER).glob(NOISE_KEYS):
+            destroy_key(file)  # the crash came between the last record and this
         raise RunFinished(self._finished(reason))
 
     def _finished(self, reason: str) -> str:
@@ -296,14 +295,13 @@ class _Resumption:
             f"own cost: dp-fedmed resume {self.path} federation.num_rounds={rounds + 10}"
         )
 
-    def _noise_key(self, begins_phase: bool) -> NoiseKey | None:
-        config, file = self.config, self.path / SECRET_FOLDER / KEY_FILE
-        if config.privacy.style is PrivacyStyle.none or config.privacy.noise_seed is not None:
-            return make_noise_key(config)
-        if begins_phase and (self.history.closed is not None or self.new_phase):
-            if file.exists():
-                NoiseKey.generate().destroy(file)  # whatever it was, a new phase has its own
-            return make_noise_key(config)
+    def _noise_key(self) -> NoiseKey | None:
+        """The key of the phase that goes on."""
+        privacy, file = self.config.privacy, key_file(self.path, self.history.phase)
+        if privacy.style is PrivacyStyle.none:
+            return None
+        if privacy.noise_seed is not None:
+            return NoiseKey.from_public_seed(privacy.noise_seed)
         try:
             return NoiseKey.load(file)
         except FileNotFoundError:

@@ -17,7 +17,7 @@ from dp_fedmed.federation.durable import RunLock, reach
 from dp_fedmed.federation.journal import CLOSE, CONFIG, OPEN, PHASE, Journal
 from dp_fedmed.federation.privacy_plan import PrivacyPlan
 from dp_fedmed.federation.run_directory import RunDirectory
-from dp_fedmed.federation.secrets import KEY_FILE, LEDGER_KEY_FILE, SECRET_FOLDER
+from dp_fedmed.federation.secrets import LEDGER_KEY_FILE, NOISE_KEYS, SECRET_FOLDER, key_file
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.noise import NoiseKey
@@ -44,7 +44,7 @@ class RunStore:
         past: the plans of earlier phases.
         start: the checkpoint to go on from; None for a run without one.
         committed: hash of each round's checkpoint, for the rounds that the run stands on.
-        key: secret randomness; None in style `none`.
+        key: secret randomness of the phase; None before it begins, and in style `none`.
     """
 
     config: Config
@@ -76,12 +76,11 @@ class RunStore:
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         folder.parent.chmod(0o700)
         mac_key = MacKey.create(folder / LEDGER_KEY_FILE)
-        key = make_noise_key(config)
         ledger = Ledger(directory.path / LEDGER_FILE, mac_key)
         run = secrets.token_hex(8)
         ledger.append(OPEN, {"schema": SCHEMA, "run": run, "config": config.to_yaml()})
         reach("opened")
-        return cls(config, directory, lock, mac_key, ledger, run, key)
+        return cls(config, directory, lock, mac_key, ledger, run)
 
     @property
     def stream_name(self) -> str:
@@ -94,7 +93,8 @@ class RunStore:
         return self.mac_key.digest(array for part in parts for array in (part.x, part.y)).hex()
 
     def begin_phase(self, plan: PrivacyPlan | None, data: str) -> None:
-        """Write down the plan of a phase, and the settings it is for."""
+        """Make a phase's key, then write down its plan and the settings it is for."""
+        self.key = self._make_key()
         body = {
             "phase": self.phase,
             "config": self.config.to_yaml(),
@@ -104,6 +104,7 @@ class RunStore:
         self.ledger.append(PHASE, body)
         self.plan, self.has_phase = plan, True
         self.directory.write_config(self.config)
+        self._destroy_keys(but=key_file(self.directory.path, self.phase))
 
     def change_config(self, config: Config) -> None:
         """Write down settings that may change within a phase."""
@@ -128,13 +129,25 @@ class RunStore:
         if self.ledger.records[-1].kind != CLOSE:
             self.ledger.append(CLOSE, {"phase": self.phase, "rounds": rounds, "reason": reason})
         reach("closed")
-        self.destroy_key()
-
-    def destroy_key(self) -> None:
-        """Forget the noise key."""
-        file = self.directory.path / SECRET_FOLDER / KEY_FILE
         if self.key is not None:
-            self.key.destroy(file if file.exists() else None)
+            self.key.destroy()
+        self._destroy_keys()
+
+    def _make_key(self) -> NoiseKey | None:
+        """The phase's key: new, or the public one of `privacy.noise_seed`."""
+        if self.config.privacy.style is PrivacyStyle.none:
+            return None
+        if self.config.privacy.noise_seed is not None:
+            return NoiseKey.from_public_seed(self.config.privacy.noise_seed)
+        file = key_file(self.directory.path, self.phase)
+        if file.exists():  # of an attempt that ended before the phase began
+            destroy_key(file)
+        return NoiseKey.create(file)
+
+    def _destroy_keys(self, but: Path | None = None) -> None:
+        for file in (self.directory.path / SECRET_FOLDER).glob(NOISE_KEYS):
+            if file != but:
+                destroy_key(file)
 
     def _journal(self) -> Journal:
         return Journal(
@@ -152,13 +165,9 @@ class RunStore:
         return DataLedger(path, data_id=data_id, run=self.run)
 
 
-def make_noise_key(config: Config) -> NoiseKey | None:
-    """The run's new key in `private/secret/`, or the public one of `privacy.noise_seed`."""
-    if config.privacy.style is PrivacyStyle.none:
-        return None
-    if config.privacy.noise_seed is not None:
-        return NoiseKey.from_public_seed(config.privacy.noise_seed)
-    return NoiseKey.create(Path(config.run_dir) / SECRET_FOLDER / KEY_FILE)
+def destroy_key(file: Path) -> None:
+    """Overwrite and remove a key file, whatever it holds."""
+    NoiseKey.generate().destroy(file)
 
 
 def read_plan(body: Mapping[str, Any]) -> PrivacyPlan | None:

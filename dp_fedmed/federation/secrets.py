@@ -19,7 +19,8 @@ from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.noise import NoiseKey, NoiseStream, Purpose, StreamId, public_digest
 
 SECRET_FOLDER = Path("private") / "secret"
-KEY_FILE = "noise.key"
+NOISE_KEYS = "noise_*.key"
+CLIENT_KEY_FILE = "noise.key"
 LEDGER_KEY_FILE = "ledger.key"
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -69,12 +70,17 @@ def round_digest(arrays: Arrays, config: Config, in_force: Mapping[str, float | 
     return public_digest(arrays=arrays, config=settings)
 
 
-def client_key(config: Config, node_config: Mapping[str, Any], name: str) -> NoiseKey:
+def key_file(run_dir: str | Path, phase: int) -> Path:
+    """A run's noise key of one phase; each phase has its own."""
+    return Path(run_dir) / SECRET_FOLDER / f"noise_{phase}.key"
+
+
+def client_key(config: Config, node_config: Mapping[str, Any], name: str, phase: int) -> NoiseKey:
     """A client's own key: derived in a simulation, kept in `state-dir` in a deployment."""
     if config.privacy.noise_seed is not None:
         return NoiseKey.from_public_seed(config.privacy.noise_seed).derive("client", name)
     if "state-dir" in node_config:
-        path = Path(str(node_config["state-dir"])) / KEY_FILE
+        path = Path(str(node_config["state-dir"])) / CLIENT_KEY_FILE
         path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         return NoiseKey.load(path) if path.exists() else NoiseKey.create(path)
     if "partition-id" not in node_config:
@@ -82,7 +88,7 @@ def client_key(config: Config, node_config: Mapping[str, Any], name: str) -> Noi
             "a deployed client keeps its own noise key: start its SuperNode with "
             "--node-config \"client-id='…' state-dir='/var/lib/dp_fedmed'\""
         )
-    run_key = NoiseKey.load(Path(config.run_dir) / SECRET_FOLDER / KEY_FILE)
+    run_key = NoiseKey.load(key_file(config.run_dir, phase))
     return run_key.derive("client", name)
 
 
