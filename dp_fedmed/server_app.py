@@ -158,7 +158,8 @@ class ServerRun:
         """
         record = model_arrays.to_record(checkpoint.model)
         try:
-            model_arrays.checked(record, self.state.read())
+            # In the model's own order, which digests depend on and safetensors does not keep.
+            model = model_arrays.checked(record, self.state.read())
         except model_arrays.ArrayError as error:
             raise CheckpointError(
                 f"{self.directory.path / 'last'} does not fit the model of the settings: {error}"
@@ -176,7 +177,7 @@ class ServerRun:
                 checkpoint = self.store.checkpoints.read(number, self.store.committed[number])
             self._best = model_arrays.to_record(checkpoint.model)
         logger.info("goes on after round %d", self.result.rounds)
-        return record
+        return model_arrays.to_record(model)
 
     def _cannot_write(self, error: OSError) -> RunResult:
         """A full or failing disk: stop, and leave everything that was durable as it is."""
@@ -417,6 +418,8 @@ class ServerRun:
         done = self.result.rounds == self.config.federation.num_rounds
         if done or self.result.stopped.startswith(BUDGET):
             self.store.close(self.result.rounds, self.result.stopped)
+        else:
+            self.store.ledger.sync()
         plot_metrics(
             self.directory.metrics(),
             self.config.task.metric,

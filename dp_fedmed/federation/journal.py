@@ -233,7 +233,7 @@ class Journal:
         charge = self.current
         if charge is None:
             raise LedgerError("a release needs a charge before it")
-        result = array_digest(average.values()).hex()
+        result = _result(average)
         known = self._released.get(charge.number)
         if known is not None and known.body["inputs"] == inputs:
             if known.body["result"] != result:
@@ -300,7 +300,7 @@ class Journal:
         try:
             metadata = self._metadata(content)
             average = load(content)
-            result = array_digest(average.values()).hex()
+            result = _result(average)
             told = {key: metadata[key] for key in ("charge", "inputs", "clip_norm")}
             sealed = hmac.compare_digest(metadata["seal"], self._seal(told, result))
             if not sealed or told["charge"] != str(charge.number):
@@ -317,6 +317,11 @@ class Journal:
     def _metadata(content: bytes) -> dict[str, str]:
         size = int.from_bytes(content[:8], "little")
         return dict(json.loads(content[8 : 8 + size])["__metadata__"])
+
+
+def _result(average: Mapping[str, np.ndarray[Any, Any]]) -> str:
+    """The hash of a noised average, in name order: safetensors keeps no other."""
+    return array_digest(average[name] for name in sorted(average)).hex()
 
 
 def _charge_number(file: Path) -> int:

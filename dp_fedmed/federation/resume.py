@@ -50,6 +50,7 @@ class RunHistory:
         phase: of the last PHASE; -1 before the first.
         plans: of every phase.
         data: keyed digest of the last phase's data.
+        key: fingerprint of the last phase's noise key.
         committed: the hash of each round's checkpoint, for the rounds that the run stands on.
         abandoned: rounds that were gone back from, with their hashes: the REWIND that did it.
         closed: how the run ended, if it did.
@@ -60,6 +61,7 @@ class RunHistory:
     phase: int = -1
     plans: dict[int, PrivacyPlan | None] = field(default_factory=dict)
     data: str | None = None
+    key: str | None = None
     committed: dict[int, str] = field(default_factory=dict)
     abandoned: dict[tuple[int, str], int] = field(default_factory=dict)
     closed: str | None = None
@@ -114,7 +116,8 @@ def history_of(ledger: Ledger) -> RunHistory:
         if "config" in body:
             history.configs.append(body["config"])
         if record.kind == PHASE:
-            history.phase, history.data, history.closed = body["phase"], body["data"], None
+            history.phase, history.data, history.key = body["phase"], body["data"], body["key"]
+            history.closed = None
             history.plans[history.phase] = read_plan(body)
         elif record.kind == COMMIT:
             history.committed[body["round"]] = body["checkpoint"]
@@ -303,7 +306,10 @@ class _Resumption:
         if privacy.noise_seed is not None:
             return NoiseKey.from_public_seed(privacy.noise_seed)
         try:
-            return NoiseKey.load(file)
+            key = NoiseKey.load(file)
+            if key.fingerprint() != self.history.key:
+                raise ValueError(f"{file} is not the noise key that the phase began with")
+            return key
         except FileNotFoundError:
             raise LedgerError(
                 f"{file} is missing, so no round can be repeated exactly: restore it, or "

@@ -100,6 +100,7 @@ class RunStore:
             "config": self.config.to_yaml(),
             "plan": None if plan is None else plan.to_json(),
             "data": data,
+            "key": None if self.key is None else self.key.fingerprint(),
         }
         self.ledger.append(PHASE, body)
         self.plan, self.has_phase = plan, True

@@ -88,6 +88,10 @@ class SecretKey:
         except ValueError:
             raise ValueError(f"{path} is not a dp_fedmed {cls._what}, or it is damaged") from None
 
+    def fingerprint(self) -> str:
+        """Says whether two keys are the same, and nothing else about them."""
+        return self._mac(b"dp_fedmed key fingerprint v1").hex()
+
     def destroy(self, path: str | os.PathLike[str] | None = None) -> None:
         """Forget the key, in memory and (overwritten, then removed) in its file."""
         self._secret[:] = b""

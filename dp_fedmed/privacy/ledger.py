@@ -133,6 +133,12 @@ class Ledger:
         self.torn, self._unended = 0, False
         return record
 
+    def sync(self) -> None:
+        """Wait until everything is on disk."""
+        with self._open(os.O_RDONLY) as descriptor:
+            os.fsync(descriptor)
+        self.durable_head = self.head
+
     def _seal(self, kind: str, body: Mapping[str, Any]) -> tuple[Record, bytes]:
         number = len(self.records)
         text = json.dumps(
