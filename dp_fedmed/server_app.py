@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 COMPLETED, INTERRUPTED, BUDGET = "completed", "interrupted", "budget"
 COUPLING_TOLERANCE = 1e-3
+PARTITION_PICTURE = "partition.png"
 
 
 @dataclass
@@ -90,7 +91,8 @@ class ServerRun:
         """Train, then choose, test and save the final model; a stopped run keeps its last one."""
         started = time.perf_counter()
         config = self.config
-        if all(node.simulated for node in nodes.values()):
+        pictured = (self.directory.path / PARTITION_PICTURE).exists()
+        if not pictured and all(node.simulated for node in nodes.values()):
             self._describe_clients(len(nodes))
         self.model = build_model(
             config.model,
@@ -306,7 +308,7 @@ class ServerRun:
         parts = partition(
             self.data, self.config.data.partition, num_clients=num_clients, seed=self.config.seed
         )
-        plot_partition(self.data, parts, self.directory.path / "partition.png")
+        plot_partition(self.data, parts, self.directory.path / PARTITION_PICTURE)
 
     def _validate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Validation metrics of a round's model; in style `none` they choose the final model."""
@@ -503,7 +505,7 @@ def serve(
         with log_to(run.directory.log_file(secret=config.privacy.style.protects_clients)):
             return run.run(grid, nodes)
     finally:
-        run.store.lock.release()
+        run.store.release()
 
 
 def build_server_app(

@@ -21,7 +21,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from dp_fedmed.federation.durable import reach, sync_all
+from dp_fedmed.federation.durable import reach, sweep, sync_all
 from dp_fedmed.privacy.keys import sync_folder
 from dp_fedmed.privacy.ledger import Head
 
@@ -191,7 +191,7 @@ class CheckpointStore:
         # Renamed first, so that a crash leaves no folder that looks whole and is not.
         hidden = self.path / f".{name}.deleted"
         (self.path / name).rename(hidden)
-        shutil.rmtree(hidden, ignore_errors=True)
+        sweep([hidden])
 
 
 def to_bytes(tensors: Mapping[str, np.ndarray[Any, Any]]) -> bytes:

@@ -5,9 +5,12 @@ Everything that must survive `kill -9` or a power cut goes through here.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,6 +75,29 @@ def sync_all(paths: Iterable[Path]) -> None:
     todo = list(paths)
     with ThreadPoolExecutor(max(1, len(todo))) as pool:
         list(pool.map(sync, todo))
+
+
+_sweeps: list[threading.Thread] = []
+
+
+def sweep(paths: Iterable[Path]) -> None:
+    """Delete files and folders in the background: some disks take as long for that as to write."""
+
+    def delete(todo: list[Path]) -> None:
+        for path in todo:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    todo = list(paths)
+    if todo:
+        _sweeps.append(threading.Thread(target=delete, args=(todo,)))
+        _sweeps[-1].start()
+
+
+def wait_for_sweeps() -> None:
+    """Return when everything that was to be deleted is."""
+    while _sweeps:
+        _sweeps.pop().join()
 
 
 class RunLock:

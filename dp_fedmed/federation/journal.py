@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from dp_fedmed.federation.data_ledger import DataLedger
-from dp_fedmed.federation.durable import reach, write_file
+from dp_fedmed.federation.durable import reach, sweep, write_file
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy._digest import array_digest, length_prefixed
 from dp_fedmed.privacy.keys import MacKey
@@ -276,9 +276,8 @@ class Journal:
 
     def _forget_committed_releases(self) -> None:
         """Called when the ledger is on disk, COMMITs and all: their releases are in checkpoints."""
-        for file in self.folder.glob("charge_*.safetensors"):
-            if _charge_number(file) < self._committed:
-                file.unlink()
+        files = self.folder.glob("charge_*.safetensors")
+        sweep(file for file in files if _charge_number(file) < self._committed)
 
     def check_files(self) -> None:
         """Refuse a ledger that is older than the releases beside it.

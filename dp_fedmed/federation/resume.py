@@ -13,7 +13,7 @@ from typing import Any
 
 from dp_fedmed.config import Config, ConfigError, PrivacyStyle, from_yaml
 from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointStore
-from dp_fedmed.federation.durable import RunLock
+from dp_fedmed.federation.durable import RunLock, write_file
 from dp_fedmed.federation.journal import CLOSE, COMMIT, OPEN, PHASE, REWIND
 from dp_fedmed.federation.privacy_plan import PrivacyPlan
 from dp_fedmed.federation.run_directory import CONFIG_FILE, RunDirectory
@@ -204,8 +204,6 @@ class _Resumption:
             logger.info("continues with changed settings: %s", describe_changes(differences))
         if not begins_phase and self.config.to_yaml() != self.history.configs[-1]:
             store.change_config(self.config)
-        elif not begins_phase:
-            store.directory.write_config(self.config)
         return store
 
     def _check_settings_file(self) -> None:
@@ -213,10 +211,13 @@ class _Resumption:
         file = self.path / CONFIG_FILE
         if not file.exists():
             raise LedgerError(f"{file} is missing: restore it")
-        if file.read_text(encoding="utf-8", errors="replace") not in self.history.configs:
+        text = file.read_text(encoding="utf-8", errors="replace")
+        if text not in self.history.configs:
             raise LedgerError(
                 f"{file} was edited: restore it, and give changes on the command line instead"
             )
+        if text != self.history.configs[-1]:
+            write_file(file, self.history.configs[-1].encode())
 
     def _check_heads(self) -> None:
         """No checkpoint may know more of the ledger than there is."""

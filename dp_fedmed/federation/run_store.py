@@ -13,7 +13,7 @@ from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.data import DataSet
 from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointStore
 from dp_fedmed.federation.data_ledger import DataLedger
-from dp_fedmed.federation.durable import RunLock, reach
+from dp_fedmed.federation.durable import RunLock, reach, wait_for_sweeps
 from dp_fedmed.federation.journal import CLOSE, CONFIG, OPEN, PHASE, Journal
 from dp_fedmed.federation.privacy_plan import PrivacyPlan
 from dp_fedmed.federation.run_directory import RunDirectory
@@ -124,6 +124,11 @@ class RunStore:
             self.checkpoints.point("best", best)
         kept = sorted(self.committed)[-self.config.checkpoint.keep :]
         self.checkpoints.keep({*kept, best if best is not None else now})
+
+    def release(self) -> None:
+        """Leave the run directory to others."""
+        wait_for_sweeps()
+        self.lock.release()
 
     def close(self, rounds: int, reason: str) -> None:
         """End a run for good: nobody can draw its noise again."""
