@@ -265,7 +265,7 @@ def resumed(tree: DictConfig, overrides: Sequence[str]) -> Config:
     if not file.is_file():
         raise ConfigError(f"run_dir={tree.run_dir} holds no run to resume: {file} is missing")
     try:
-        stored = from_yaml(file.read_text(encoding="utf-8"))
+        stored = from_yaml(_settings_in_ledger(file.parent) or file.read_text(encoding="utf-8"))
     except (ValueError, YAMLError) as error:
         raise ConfigError(f"{file} cannot be read, restore it: {error}") from error
     merged = OmegaConf.merge(_schema(), OmegaConf.create(stored.to_yaml()))
@@ -273,6 +273,26 @@ def resumed(tree: DictConfig, overrides: Sequence[str]) -> Config:
         OmegaConf.update(merged, key, OmegaConf.select(tree, key), merge=False)
     merged.run_dir = str(tree.run_dir)
     return from_dictconfig(merged)  # type: ignore[arg-type]
+
+
+def _settings_in_ledger(run_dir: Path) -> str | None:
+    """The settings that a run's ledger holds: a crash may have come before `config.yaml` had them.
+
+    They are not trusted here: the server checks the ledger before it goes on.
+    """
+    import json
+
+    try:
+        lines = (run_dir / "private" / "ledger.jsonl").read_bytes().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        if b'"config":"' in line:
+            try:
+                return str(json.loads(line)["body"]["config"])
+            except (ValueError, KeyError, TypeError):
+                return None
+    return None
 
 
 def _touched(overrides: Sequence[str]) -> list[str]:

@@ -409,6 +409,21 @@ def compose_as_given(path: Path) -> Config:
     return compose(["privacy=hybrid", *SETTINGS, f"run_dir={path}", "resume=last"])
 
 
+def test_settings_that_a_crash_kept_from_their_file_come_from_the_ledger(
+    copy: Callable[[str], Path],
+) -> None:
+    path = copy("sample")
+    before = (path / "config.yaml").read_text()
+    change = ["new_phase=true", "privacy.sample.target_epsilon=7", "training.lr=0.01"]
+    resume(path, *change, display=Stopper(3))
+    after = (path / "config.yaml").read_text()
+    assert after != before
+    (path / "config.yaml").write_text(before)  # as if killed before it was written
+    assert resume(path).stopped == "completed"
+    assert (path / "config.yaml").read_text() == after
+    assert LedgerView(path).epsilons()["sample"] > 6.5
+
+
 @pytest.mark.parametrize("how", ["noise key missing", "noise key readable"])
 def test_a_lost_key_can_be_replaced_in_a_new_phase(how: str, copy: Callable[[str], Path]) -> None:
     path = copy("hybrid")
