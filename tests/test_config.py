@@ -142,3 +142,13 @@ def test_a_recipe_comes_with_its_pair_and_can_be_left_out() -> None:
     assert tuned.model._target_ != plain.model._target_ == "dp_fedmed.models.SmallCNN"
     assert compose(["task=digits", "privacy=sample", "training.lr=7"]).training.lr == 7
     assert compose(["task=digits"]).model._target_ == "dp_fedmed.models.SmallCNN"
+
+
+def test_flowers_defaults_are_those_of_pyproject() -> None:
+    import tomllib
+
+    from dp_fedmed.config import RUN_CONFIG_DEFAULTS
+
+    content = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    given = content["tool"]["flwr"]["app"]["config"]
+    assert {key: value for key, value in given.items() if value} == RUN_CONFIG_DEFAULTS
