@@ -269,6 +269,26 @@ def test_other_contributions_to_a_released_round_are_charged_again(
     assert LedgerView(path).ledger.records[-1].body["reason"].startswith("budget")
 
 
+def test_a_release_that_is_on_disk_is_taken_from_there_and_nobody_is_asked(
+    copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dp_fedmed.federation.strategy import DPStrategy
+
+    path = copy("hybrid")
+    asked: list[tuple[int, int]] = []
+    original = DPStrategy._messages
+
+    def counting(self, kind, names, server_round, *rest):  # type: ignore[no-untyped-def]
+        messages = original(self, kind, names, server_round, *rest)
+        asked.append((server_round, len(messages)))
+        return messages
+
+    monkeypatch.setattr(DPStrategy, "_messages", counting)
+    resume(path, "resume=round:1")
+    assert [server_round for server_round, _ in asked] == [3, 4]
+    assert charges(path) == [1, 2, 3, 4]
+
+
 def test_the_best_model_can_be_gone_back_to_without_privacy_only(
     copy: Callable[[str], Path],
 ) -> None:
