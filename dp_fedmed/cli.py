@@ -165,6 +165,7 @@ def _run_job(tree: Any) -> int:
             if HydraConfig.get().mode == RunMode.MULTIRUN:
                 raise configuration.ConfigError("resume=… goes on with one run, not with a sweep")
             return _federate(_with_absolute_data_path(configuration.resumed(tree, overrides)))
+        configuration.explicit_groups_win(tree, overrides)
         config = _with_absolute_data_path(configuration.from_dictconfig(tree))
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             print(f"\n#{HydraConfig.get().job.num}: {' '.join(overrides)}", flush=True)

@@ -81,6 +81,7 @@ __all__ = [
     "cohort_size",
     "compose",
     "conf_dir",
+    "explicit_groups_win",
     "from_dictconfig",
     "from_run_config",
     "from_yaml",
@@ -160,6 +161,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     try:
         with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
             tree = hydra_compose("config", overrides=checked)
+            explicit_groups_win(tree, overrides)
             # A deployed client has no run directory: it must be given the run's settings again.
             if tree.resume is not None and (Path(str(tree.run_dir)) / "config.yaml").exists():
                 return resumed(tree, overrides)
@@ -364,7 +366,33 @@ def check_overrides(overrides: Sequence[str], *, own_groups: bool = False) -> li
         ):
             raise ConfigError(f"unknown key {key!r}{_nearest(key, [*known, *GROUPS])}")
         checked.append(f"++{text}" if text.startswith(("model.args.", "model.args=")) else text)
+    given = {text.split("=")[0] for text in overrides}
+    if "model._target_" in given and "recipe" not in given and not own_groups:
+        checked.append("recipe=none")  # a recipe is tuned for its own model, not for the user's
     return checked
+
+
+def explicit_groups_win(tree: DictConfig, overrides: Sequence[str]) -> None:
+    """Let a `training=` or `federation=` that the user names stand over the recipe, in place."""
+    from omegaconf import OmegaConf
+
+    given = dict(text.split("=", 1) for text in overrides if "=" in text)
+    if "recipe" in given:
+        return
+    recipe = (
+        conf_dir() / "recipe" / f"{given.get('task', 'breast_cancer')}-{tree.privacy.style}.yaml"
+    )
+    if not recipe.is_file():
+        return
+    tuned = OmegaConf.load(recipe)
+    for group in ("training", "federation"):
+        file = conf_dir() / group / f"{given.get(group)}.yaml"
+        if group not in given or not file.is_file():
+            continue
+        for key, value in OmegaConf.load(file).items():
+            dotted = f"{group}.{key!s}"
+            if dotted not in given and OmegaConf.select(tuned, dotted) is not None:
+                OmegaConf.update(tree, dotted, value)
 
 
 def _check_choice(group: str, value: Any) -> None:

@@ -408,7 +408,8 @@ def test_one_sum_at_two_noise_scales_does_not_share_its_noise(small: Callable[..
 def test_a_client_refuses_noise_that_breaks_its_budget(small: Callable[..., Config]) -> None:
     from dp_fedmed.federation.client_ledger import BudgetRefused
 
-    config = small("privacy=sample", *FIXED, "privacy.noise_seed=3", "federation.num_rounds=1")
+    whole = ["training.batch_size=100000", "training.local_steps=1", "federation.num_rounds=1"]
+    config = small("privacy=sample", *FIXED, "privacy.noise_seed=3", *whole)
     with pytest.raises(BudgetRefused):
         ask_client(config, 0.1)
     ask_client(config, 50.0)
