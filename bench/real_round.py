@@ -161,7 +161,13 @@ def compare(
         )
         arrays = model_arrays.to_record(runtime.state.read())
         told = ConfigRecord(
-            {"input_shape": [1, 28, 28], "num_classes": 10, "run": "bench", "phase": 0}
+            {
+                "input_shape": [1, 28, 28],
+                "num_classes": 10,
+                "run": "bench",
+                "streams": "bench",
+                "phase": 0,
+            }
         )
         weights = [value.astype(np.float32) for value in model_arrays.from_record(arrays).values()]
         for number in range(ROUNDS):

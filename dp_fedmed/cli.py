@@ -80,7 +80,8 @@ def _is_refusal(error: Exception) -> bool:
     from dp_fedmed.federation.durable import RunLocked
     from dp_fedmed.privacy.ledger import LedgerError
 
-    return isinstance(error, CheckpointError | RunLocked | LedgerError)
+    known = isinstance(error, CheckpointError | RunLocked | LedgerError)
+    return known or (isinstance(error, OSError) and error.filename is not None)
 
 
 def entry() -> None:
@@ -233,6 +234,10 @@ def _resume(arguments: list[str]) -> int:
     if "=" in folder or not Path(folder).is_dir():
         raise ConfigError(f"{folder} is not a run directory: for example checkpoints/my_run")
     path = str(Path(folder).resolve()).replace("'", "\\'")
+    for word in overrides:
+        place = word.removeprefix("resume=")
+        if word.startswith("run_dir=") or (place != word and Path(place).is_dir()):
+            raise ConfigError(f"{word} names another run directory than {folder}: give one of them")
     chosen = [] if any(word.startswith("resume=") for word in overrides) else ["resume=last"]
     words = resume_words([f"run_dir='{path}'", *chosen, *overrides])
     if not (Path(folder) / "config.yaml").is_file():

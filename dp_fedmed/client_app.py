@@ -205,7 +205,7 @@ class ClientRuntime:
         reach("client:charged")
         secrets = RoundSecrets(
             key=key,
-            run=asked.run,
+            run=str(told["streams"]),
             server_round=asked.server_round,
             digest=bytes.fromhex(asked.digest),
             client=name,

@@ -157,7 +157,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     from hydra.errors import HydraException
 
     register()
-    checked = check_overrides(overrides)
+    checked = [*_stored_groups(overrides), *check_overrides(overrides)]
     try:
         with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
             tree = hydra_compose("config", overrides=checked)
@@ -274,7 +274,33 @@ def resumed(tree: DictConfig, overrides: Sequence[str]) -> Config:
     for key in _touched(overrides):
         OmegaConf.update(merged, key, OmegaConf.select(tree, key), merge=False)
     merged.run_dir = str(tree.run_dir)
-    return from_dictconfig(merged)  # type: ignore[arg-type]
+    config = from_dictconfig(merged)  # type: ignore[arg-type]
+    from dp_fedmed.federation.settings import changed, refuse_other_run
+
+    refuse_other_run(changed(stored, config))
+    return config
+
+
+def _stored_groups(overrides: Sequence[str]) -> list[str]:
+    """The task and the style of the run that is resumed, for groups to be composed with."""
+    given = dict(word.split("=", 1) for word in overrides if "=" in word)
+    if "resume" not in given or "run_dir" not in given:
+        return []
+    import yaml
+
+    folder = Path(given["run_dir"].strip("'\""))
+    try:
+        content = yaml.safe_load(
+            _settings_in_ledger(folder) or (folder / "config.yaml").read_text()
+        )
+        stored = {"task": content["task"]["name"], "privacy": content["privacy"]["style"]}
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        return []  # what is wrong is said when the run is opened
+    return [
+        f"{group}={name}"
+        for group, name in stored.items()
+        if group not in given and (conf_dir() / group / f"{name}.yaml").is_file()
+    ]
 
 
 def _settings_in_ledger(run_dir: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
 import threading
@@ -16,6 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from dp_fedmed.config import (
+    Clipping,
     Config,
     ConfigError,
     GradMode,
@@ -51,6 +53,7 @@ logger = logging.getLogger(__name__)
 COMPLETED, INTERRUPTED, BUDGET = "completed", "interrupted", "budget"
 COUPLING_TOLERANCE = 1e-3
 PARTITION_PICTURE = "partition.png"
+STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES}
 
 
 @dataclass
@@ -106,6 +109,7 @@ class ServerRun:
         if self.store.start is not None:
             initial = self._go_on_from(self.store.start)
         strategy.arrays = initial
+        self.store.begin(self.guard.plan if self.guard is not None else None, self._data_digest)
         try:
             with self.display:
                 strategy.start(
@@ -128,6 +132,8 @@ class ServerRun:
             self.result.stopped = f"{INTERRUPTED} after round {self.result.rounds}"
             logger.error("%s", self.result.stopped)
         except OSError as error:
+            if error.errno not in STORAGE_ERRORS:
+                raise
             return self._cannot_write(error)
         except Exception:
             self.directory.save_model(model_arrays.from_record(strategy.arrays))
@@ -135,6 +141,8 @@ class ServerRun:
         try:
             self._finish(strategy.arrays)
         except OSError as error:
+            if error.errno not in STORAGE_ERRORS:
+                raise
             return self._cannot_write(error)
         self.result.seconds = time.perf_counter() - started
         self.display.summary(config, self.result)
@@ -146,7 +154,8 @@ class ServerRun:
             {
                 "input_shape": list(self.data.input_shape),
                 "num_classes": self.data.num_classes,
-                "run": self.store.stream_name,
+                "run": self.store.run,
+                "streams": self.store.stream_name,
                 "phase": self.store.phase,
                 "style": str(self.config.privacy.style),
             }
@@ -168,7 +177,9 @@ class ServerRun:
             ) from None
         details = checkpoint.details
         self.strategy.optimizer.restore(checkpoint.moments)
-        if self.mechanism is not None:
+        adapts = self.config.privacy.user.clipping is Clipping.adaptive
+        same_phase = details["privacy"].get("phase") == self.store.phase
+        if self.mechanism is not None and adapts and same_phase:
             self.mechanism.clip_norm = float(details["clip_norm"])
         self.result.rounds = checkpoint.server_round
         best = details.get("best")
@@ -196,8 +207,6 @@ class ServerRun:
         sampler = make_sampler(self.config.federation)
         if self.private:
             self.mechanism = self._spend_on(nodes, sampler)
-        elif not self.store.has_phase:
-            self.store.begin_phase(None, self._data_digest)
         return DPStrategy(
             self.config.federation,
             nodes={name: node.node_id for name, node in nodes.items()},
@@ -248,7 +257,6 @@ class ServerRun:
             spent=spent,
         )
         store.config = self.config
-        store.begin_phase(plan, self._data_digest)
         if store.past:
             logger.info("phase %d begins: its cost is added to what was spent", store.phase)
         return plan
@@ -258,7 +266,7 @@ class ServerRun:
         key = self.store.key
         if key is None:
             raise ValueError("privacy.style=none has no secret streams")
-        in_force: dict[str, float | str] = {}
+        in_force: dict[str, float | str] = {"num_clients": self.config.federation.num_clients}
         if self.mechanism is not None:
             in_force |= self.mechanism.in_force
         digest = round_digest(list(model.values()), self.config, in_force)
@@ -275,7 +283,8 @@ class ServerRun:
             self.store.lock.release()
             raise ConfigError(
                 f"the records of data.name={self.config.data.name} have changed since the run "
-                "began: restore them, or continue as a new phase with new_phase=true"
+                "began: restore them, or start a new run (a shared data_ledger adds up what both "
+                "spend)"
             )
 
     def _resolve_grad_mode(self) -> None:
@@ -356,10 +365,11 @@ class ServerRun:
         self._checkpoint(record.server_round)
         self.display.round(record)
 
-    def _checkpoint(self, server_round: int) -> None:
+    def _checkpoint(self, server_round: int, *, always: bool = False) -> None:
         """Make the round's state durable, every so many rounds and at the end."""
         every, last = self.config.checkpoint.every, self.config.federation.num_rounds
-        if server_round % every and server_round != last:
+        is_best = self._best is not None and self.result.selected_round == server_round
+        if server_round % every and server_round != last and not is_best and not always:
             return
         best = None
         if self._best is not None:
@@ -418,6 +428,8 @@ class ServerRun:
         )
         self._write_report(self.result.rounds, durable=True)
         done = self.result.rounds == self.config.federation.num_rounds
+        if self.result.stopped.startswith(BUDGET) and rounds not in self.store.committed:
+            self._checkpoint(rounds, always=True)
         if done or self.result.stopped.startswith(BUDGET):
             self.store.close(self.result.rounds, self.result.stopped)
         else:

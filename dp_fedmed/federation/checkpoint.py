@@ -136,8 +136,11 @@ class CheckpointStore:
             head=Head(head["number"], head["mac"]),
         )
 
-    def heads(self) -> dict[Path, Head]:
+    def heads(self, trusted: int | None = None) -> dict[Path, Head]:
         """The ledger's head in every checkpoint that is there, by file.
+
+        Args:
+            trusted: checkpoints of later rounds may be damaged; they are left out then.
 
         Raises:
             CheckpointError: for a checkpoint that cannot be read.
@@ -145,7 +148,12 @@ class CheckpointStore:
         heads = {}
         for server_round in self.rounds():
             file = self.path / folder_name(server_round) / CHECKPOINT_FILE
-            head = _parsed(file, _read(file))["ledger_head"]
+            try:
+                head = _parsed(file, _read(file))["ledger_head"]
+            except CheckpointError:
+                if trusted is None or server_round <= trusted:
+                    raise
+                continue
             heads[file] = Head(head["number"], head["mac"])
         return heads
 
@@ -156,9 +164,11 @@ class CheckpointStore:
 
     def point(self, name: str, server_round: int) -> None:
         """Make `last` or `best` a link to a round's folder."""
-        temporary = self.path / f".{name}.{os.urandom(4).hex()}"
+        target, temporary = self.path / name, self.path / f".{name}.{os.urandom(4).hex()}"
+        if target.is_dir() and not target.is_symlink():  # a copy that followed links
+            target.rename(self.path / f".round_{name}.{os.urandom(4).hex()}")
         os.symlink(folder_name(server_round), temporary)
-        os.replace(temporary, self.path / name)
+        os.replace(temporary, target)
 
     def keep(self, rounds: Iterable[int]) -> None:
         """Delete every checkpoint but these."""
@@ -238,7 +248,9 @@ def _parsed(file: Path, text: bytes) -> dict[str, Any]:
         head = described["ledger_head"]
         if schema != SCHEMA or not isinstance(described["files"], dict):
             raise ValueError
-        if not isinstance(head["number"], int) or not isinstance(head["mac"], str):
+        if type(head["number"]) is not int or head["number"] < 0:
+            raise ValueError
+        if not re.fullmatch(r"[0-9a-f]{64}", head["mac"]):
             raise ValueError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise CheckpointError(f"{file} is not a checkpoint, or it is damaged") from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dp_fedmed.privacy import History, PrivacyEvent
 from dp_fedmed.privacy.composition import Method
 from dp_fedmed.privacy.keys import MacKey
-from dp_fedmed.privacy.ledger import Ledger, Record
+from dp_fedmed.privacy.ledger import Ledger
 
 if TYPE_CHECKING:
     from dp_fedmed.tasks.dp_sgd import DPSGDPlan
@@ -136,11 +136,6 @@ class ClientLedger:
         for record in self.ledger.records:
             if record.kind == kind and (run is None or record.body["run"] == run):
                 yield dict(record.body)
-
-    @property
-    def charges(self) -> list[Record]:
-        """Every round that was paid for, of every run."""
-        return [record for record in self.ledger.records if record.kind == CHARGE]
 
 
 def _event(row: dict[str, Any]) -> PrivacyEvent:

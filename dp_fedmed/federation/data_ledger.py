@@ -7,6 +7,7 @@ worst client, and the worst clients of all runs compose.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from dp_fedmed.privacy.ledger import Head, Ledger, LedgerError
 from dp_fedmed.privacy.rdp import ORDERS, rdp_to_epsilon, sampled_gaussian_rdp
 from dp_fedmed.privacy.rdp import without_replacement_rdp as fixed_size_rdp
 
-SPENT = "SPENT"
+OPEN, SPENT = "OPEN", "SPENT"
 
 
 @dataclass
@@ -29,7 +30,6 @@ class RunSpending:
 
     clients: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     federation: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(len(ORDERS)))
-    head: Head | None = None
 
     @property
     def records(self) -> np.ndarray[Any, Any]:
@@ -114,7 +114,7 @@ class DataLedger:
         """Hashes of this run's charges by their numbers, up to date."""
         self.ledger.refresh()
         for record in self.ledger.records[self._read :]:
-            if record.body["run"] == self.run:
+            if record.body.get("run") == self.run:
                 self._seen[record.body["number"]] = record.body["mac"]
         self._read = len(self.ledger.records)
         return self._seen
@@ -145,7 +145,12 @@ def open_data_ledger(path: Path) -> Ledger:
         if path.exists():
             raise LedgerError(f"{key_file} is missing, so {path} cannot be checked: restore it")
         with contextlib.suppress(FileExistsError):  # another run of a sweep may be faster
-            MacKey.create(key_file)
+            Ledger(path, MacKey.create(key_file)).append(OPEN, {})
+    deadline = time.monotonic() + 2.0
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise LedgerError(f"{path} is missing, though {key_file} is there: restore it")
+        time.sleep(0.01)
     try:
         return Ledger(path, MacKey.load(key_file))
     except (ValueError, PermissionError) as error:
@@ -157,10 +162,9 @@ def spending_by_run(ledger: Ledger, data_id: str) -> dict[str, RunSpending]:
     runs: dict[str, RunSpending] = {}
     for record in ledger.records:
         body = record.body
-        if body["data"] != data_id:
+        if body.get("data") != data_id:
             continue
         run = runs.setdefault(body["run"], RunSpending())
-        run.head = Head(body["number"], body["mac"])
         if body["federation"] is not None:
             run.federation = run.federation + _rdp(PrivacyEvent.from_json(body["federation"]))
         for entry in body["clients"]:

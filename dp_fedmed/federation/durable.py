@@ -20,10 +20,6 @@ from dp_fedmed.privacy.keys import sync_folder
 LOCK_FILE = ".lock"
 
 
-class StorageError(RuntimeError):
-    """The run directory cannot be written: what was durable before still is."""
-
-
 class RunLocked(RuntimeError):
     """Another process works on this run directory."""
 

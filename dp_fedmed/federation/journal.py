@@ -114,7 +114,7 @@ class Journal:
     Args:
         ledger: the run's ledger.
         key: seals releases, so that a changed file is noticed.
-        folder: where releases are kept until their round is committed.
+        folder: where releases are kept while a checkpoint before them is.
         phase: the phase that new charges belong to.
         data_ledger: also told of every charge, if the run shares one.
     """
@@ -131,6 +131,8 @@ class Journal:
         self.ledger, self.folder, self.phase = ledger, folder, phase
         self._key, self._data_ledger = key, data_ledger
         self.charges: list[Charge] = []
+        #: What every client counts with in public, by phase, where who took part is secret.
+        self.worst_case: dict[int, Mapping[str, PrivacyEvent]] = {}
         self._released: dict[int, Record] = {}
         self._committed = -1
         for record in ledger.records:
@@ -148,7 +150,6 @@ class Journal:
         for charge in self.charges:
             if charge.key == key and not charge.again:
                 self.current = charge
-                self._share(charge)
                 return charge
         return None
 
@@ -160,37 +161,20 @@ class Journal:
         self._share(written)
         reach("charge:after")
         self.charges.append(written)
-        if not charge.clients or charge.cohort or charge.federation is not None:
+        if not charge.again:
             self.current = written
-        self._forget_committed_releases()
         return written
+
+    def share_all(self) -> None:
+        """Tell the shared ledger of every charge; those that it knows are told once."""
+        for charge in self.charges:
+            self._share(charge)
 
     def _share(self, charge: Charge) -> None:
         if self._data_ledger is not None:
-            record = self.ledger.records[charge.number]
-            self._data_ledger.note(record.head, charge.federation, charge.clients)
-
-    def inputs_are_new(self, inputs: str) -> bool:
-        """Whether a round that was released before is now about to release something else."""
-        if self.current is None:
-            return False
-        before = [self._released[c.number].body["inputs"] for c in self._tries() if self._has(c)]
-        return bool(before) and inputs not in before
-
-    def unused(self) -> Charge | None:
-        """A repeated charge of the current round that nothing was released on."""
-        return next((c for c in self._tries() if c.again and not self._has(c)), None)
-
-    def use(self, charge: Charge) -> None:
-        """Release on this charge."""
-        self.current = charge
-
-    def _tries(self) -> list[Charge]:
-        key = self.current.key if self.current is not None else None
-        return [c for c in self.charges if c.key == key and c.federation is not None]
-
-    def _has(self, charge: Charge) -> bool:
-        return charge.number in self._released
+            clients = self.worst_case.get(charge.phase, charge.clients)
+            head = self.ledger.records[charge.number].head
+            self._data_ledger.note(head, charge.federation, clients)
 
     def client_charges(self, name: str) -> int:
         """How often the current round was charged to a client's records."""
@@ -198,29 +182,28 @@ class Journal:
         return sum(1 for c in self.charges if c.key == key and name in c.clients)
 
     def stored(self) -> StoredRelease | None:
-        """The release of the current round, if a crash came after it was made.
+        """The release of the current round, if it was made before: it is never made again.
 
         Raises:
             LedgerError: if it is known but its file is missing or damaged.
         """
-        for charge in reversed(self._tries()):
-            file = self._file(charge)
-            record = self._released.get(charge.number)
-            if file.exists():
-                release, result = self._load(file, charge)
-                if record is None:
-                    inputs = self._metadata(file.read_bytes())["inputs"]
-                    self._append_release(charge, inputs, result)
-                elif not hmac.compare_digest(record.body["result"], result):
-                    raise LedgerError(f"{file} is not what the ledger says was released")
-                self.current = charge
-                return release
-            if record is not None and record.number > self._committed:
+        charge = self.current
+        if charge is None or charge.federation is None:
+            return None
+        file, record = self._file(charge), self._released.get(charge.number)
+        if not file.exists():
+            if record is not None:
                 raise LedgerError(
                     f"{file} is missing, but round {charge.server_round} was released: restore it, "
                     "or continue as a new phase with new_phase=true"
                 )
-        return None
+            return None
+        release, inputs, result = self._load(file, charge)
+        if record is None:
+            self._append_release(charge, inputs, result)
+        elif not hmac.compare_digest(record.body["result"], result):
+            raise LedgerError(f"{file} is not what the ledger says was released")
+        return release
 
     def release(self, inputs: str, average: State, clip_norm: float) -> None:
         """Make a noised average durable, and write it down, before anybody uses it.
@@ -234,15 +217,6 @@ class Journal:
         if charge is None:
             raise LedgerError("a release needs a charge before it")
         result = _result(average)
-        known = self._released.get(charge.number)
-        if known is not None and known.body["inputs"] == inputs:
-            if known.body["result"] != result:
-                raise LedgerError(
-                    f"round {charge.server_round} gives another result than the ledger has, from "
-                    "the same inputs: other versions or another machine; continue as a new phase "
-                    "with new_phase=true"
-                )
-            return
         told = {"charge": str(charge.number), "inputs": inputs, "clip_norm": repr(clip_norm)}
         metadata = {**told, "seal": self._seal(told, result)}
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -254,14 +228,16 @@ class Journal:
         reach("release:after")
 
     def commit(self, server_round: int, checkpoint: str) -> None:
-        """Say that a round's checkpoint is durable; on disk with the next charge.
+        """Say that a round's checkpoint is durable; on disk with the next charge or commit.
 
         A power cut may lose this line; the round is then done again from what is on disk, to the
         same bytes. It saves one wait for the disk in every round.
         """
         reach("commit:before")
         body = {"phase": self.phase, "round": server_round, "checkpoint": checkpoint}
-        self._committed = self.ledger.append(COMMIT, body, durable=False).number
+        durable = self.ledger.durable_head
+        waits = durable is None or durable.number < self._committed  # one may be lost, never two
+        self._committed = self.ledger.append(COMMIT, body, durable=waits).number
         reach("commit:after")
 
     def _append_release(self, charge: Charge, inputs: str, result: str) -> None:
@@ -274,10 +250,19 @@ class Journal:
         }
         self._released[charge.number] = self.ledger.append(RELEASE, body, durable=False)
 
-    def _forget_committed_releases(self) -> None:
-        """Called when the ledger is on disk, COMMITs and all: their releases are in checkpoints."""
-        files = self.folder.glob("charge_*.safetensors")
-        sweep(file for file in files if _charge_number(file) < self._committed)
+    def forget_releases(self, oldest: int) -> None:
+        """Delete releases that no kept checkpoint can come to again: those up to the oldest."""
+        rounds = {charge.number: charge.server_round for charge in self.charges}
+        sweep(file for file, number in self._files() if rounds.get(number, oldest + 1) <= oldest)
+
+    def _files(self) -> list[tuple[Path, int]]:
+        """Release files, with the numbers of their charges."""
+        found = []
+        for file in sorted(self.folder.glob("charge_*.safetensors")):
+            digits = file.stem.removeprefix("charge_")
+            if digits.isdecimal():
+                found.append((file, int(digits)))
+        return found
 
     def check_files(self) -> None:
         """Refuse a ledger that is older than the releases beside it.
@@ -285,8 +270,9 @@ class Journal:
         Raises:
             LedgerError: naming the file.
         """
-        for file in sorted(self.folder.glob("charge_*.safetensors")):
-            if not any(charge.number == _charge_number(file) for charge in self.charges):
+        known = {charge.number for charge in self.charges}
+        for file, number in self._files():
+            if number not in known:
                 raise LedgerError(
                     f"{self.ledger.path} is shorter than {file} says it was: restore it"
                 )
@@ -294,7 +280,7 @@ class Journal:
     def _file(self, charge: Charge) -> Path:
         return self.folder / f"charge_{charge.number:06d}.safetensors"
 
-    def _load(self, file: Path, charge: Charge) -> tuple[StoredRelease, str]:
+    def _load(self, file: Path, charge: Charge) -> tuple[StoredRelease, str, str]:
         content = file.read_bytes()
         try:
             metadata = self._metadata(content)
@@ -304,7 +290,7 @@ class Journal:
             sealed = hmac.compare_digest(metadata["seal"], self._seal(told, result))
             if not sealed or told["charge"] != str(charge.number):
                 raise ValueError
-            return StoredRelease(average, float(told["clip_norm"])), result
+            return StoredRelease(average, float(told["clip_norm"])), told["inputs"], result
         except (SafetensorError, ValueError, KeyError, TypeError):
             raise LedgerError(f"{file} was changed or damaged: restore it") from None
 
@@ -321,10 +307,6 @@ class Journal:
 def _result(average: Mapping[str, np.ndarray[Any, Any]]) -> str:
     """The hash of a noised average, in name order: safetensors keeps no other."""
     return array_digest(average[name] for name in sorted(average)).hex()
-
-
-def _charge_number(file: Path) -> int:
-    return int(file.stem.removeprefix("charge_"))
 
 
 def inputs_digest(private_digest: bytes) -> str:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dp_fedmed.config import from_yaml
-from dp_fedmed.federation.checkpoint import CheckpointError, CheckpointStore
+from dp_fedmed.federation.checkpoint import CheckpointError, CheckpointStore, folder_name
 from dp_fedmed.federation.journal import CHARGE, Charge
 from dp_fedmed.federation.privacy_plan import PrivacyPlan
 from dp_fedmed.federation.resume import client_ledgers, history_of, open_ledger
 from dp_fedmed.federation.run_directory import CONFIG_FILE, REPORT_FILE
-from dp_fedmed.privacy import PrivacyAccountant
+from dp_fedmed.privacy import PrivacyAccountant, PrivacyEvent
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Ledger, LedgerError, Record
 
@@ -76,7 +76,11 @@ class LedgerView:
                 sample = accountant.get_cumulative_sample_epsilon()
             if self.plan.user_event is not None:
                 user = accountant.get_cumulative_user_epsilon()
-            yield Line(record, _charge_in_words(charge, self.hidden), sample, user)
+            shown = charge.clients
+            if self.hidden and not charge.again:  # as planned for all: a span would tell who came
+                plan = self.history.plans.get(charge.phase) or self.plan
+                shown = {name: own.round_event for name, own in plan.clients.items()}
+            yield Line(record, _charge_in_words(charge, shown, self.hidden), sample, user)
 
     def problems(self) -> Iterator[str]:
         """What in the run directory does not agree with the ledger, a sentence each."""
@@ -97,6 +101,8 @@ class LedgerView:
         for file, head in heads.items():
             if not self.ledger.holds(head):
                 yield f"{self.ledger.path} is shorter than {file} says it was, or another run's"
+        if self.history.round >= 0 and self.history.round not in store.rounds():
+            yield f"{self.path / folder_name(self.history.round)} is missing"
         for server_round in store.rounds():
             digest = self.history.committed.get(server_round)
             if digest is not None:
@@ -139,16 +145,16 @@ def _record(accountant: PrivacyAccountant, charge: Charge) -> None:
         accountant.record(event, name)
 
 
-def _charge_in_words(charge: Charge, hidden: bool) -> str:
+def _charge_in_words(charge: Charge, clients: Mapping[str, PrivacyEvent], hidden: bool) -> str:
     parts = []
     if charge.federation is not None:
         event = charge.federation
         q = f", q={event.sample_rate:g}" if event.sample_rate is not None else ""
         parts.append(f"clients: σ={event.noise_multiplier:.4g}{q}")
-    if charge.clients:
-        sigmas = sorted({event.noise_multiplier for event in charge.clients.values()})
+    if clients:
+        sigmas = sorted({event.noise_multiplier for event in clients.values()})
         span = f"σ={sigmas[0]:.4g}" + (f"…{sigmas[-1]:.4g}" if len(sigmas) > 1 else "")
-        parts.append(f"records: {span}" + ("" if hidden else f", {len(charge.clients)} clients"))
+        parts.append(f"records: {span}" + ("" if hidden else f", {len(clients)} clients"))
     again = "again, " if charge.again else ""
     return again + ("; ".join(parts) or "nobody")
 

@@ -14,8 +14,9 @@ from dp_fedmed.federation.privacy_plan import ClientPlan, PrivacyPlan, Spent
 from dp_fedmed.privacy import History, PrivacyAccountant, PrivacyEvent
 from dp_fedmed.privacy.composition import worst_epsilon
 
-logger = logging.getLogger(__name__)
+private_logger = logging.getLogger("dp_fedmed.private")  # lines that tell who took part
 
+MOST_ANSWERS = 16
 REPORTED = ("noise_multiplier", "sample_rate", "steps")
 
 
@@ -44,10 +45,16 @@ class PrivacyGuard:
     ) -> None:
         self.config, self.plan, self.journal = config, plan, journal
         self.accountant: PrivacyAccountant = plan.accountant(config)
-        self.participations: Counter[str] = Counter()
+        self._taken: Counter[tuple[int, str]] = Counter()  # charges of a client, by phase
         self.phase = phase if phase is not None else (journal.phase if journal is not None else 0)
         self._plans = {**(past or {}), self.phase: plan}
         self._charges: Counter[int] = Counter()  # rounds paid for, by phase
+        self._again: Counter[int] = Counter()  # the most that one client paid besides, by phase
+        if journal is not None and self.hidden:
+            journal.worst_case = {
+                number: {name: own.round_event for name, own in each.clients.items()}
+                for number, each in self._plans.items()
+            }
         for charge in journal.charges if journal is not None else ():
             self._record(charge)
 
@@ -82,7 +89,7 @@ class PrivacyGuard:
 
     def _may_train(self, name: str) -> bool:
         plan = self.plan.clients.get(name)
-        if plan is None or self.participations[name] >= plan.participations:
+        if plan is None or self._taken[self.phase, name] >= plan.participations:
             return False
         return not self.accountant.would_exceed(plan.round_event, name)
 
@@ -118,60 +125,36 @@ class PrivacyGuard:
                 "budget (privacy.sample.target_epsilon, federation.max_participations)"
             )
 
-    def pay_for(self, inputs: str) -> None:
-        """Before a sum is released: if this round once released another sum, charge it again.
-
-        Raises:
-            BudgetSpent: if that does not fit.
-        """
-        journal = self.journal
-        if journal is None or journal.current is None or not journal.inputs_are_new(inputs):
-            return
-        unused = journal.unused()
-        if unused is not None:
-            journal.use(unused)
-            return
-        now = journal.current
-        logger.warning(
-            "round %d is done again with other contributions: it is charged again", now.server_round
-        )
-        self._require_budget(now.server_round)
-        again = self._again(now, federation=self.plan.user_event)
-        journal.use(self._write(again))
-
     def pay_client(self, name: str, charges: int) -> None:
         """A client says how often it has paid for this round; what is missing is charged here.
 
         It answered anew where its earlier answer could not be repeated: both are releases, so this
         is written down whether or not it fits the budget; the next round is then refused.
-        """
-        journal = self.journal
-        if journal is None or journal.current is None or name not in self.plan.clients:
-            return
-        event = self.plan.clients[name].round_event
-        for _ in range(charges - journal.client_charges(name)):
-            logger.warning(
-                "round %d: %s has answered twice, which is charged twice",
-                journal.current.server_round,
-                name,
-            )
-            self._write(self._again(journal.current, clients={name: event}))
 
-    def _again(
-        self,
-        charge: Charge,
-        federation: PrivacyEvent | None = None,
-        clients: Mapping[str, PrivacyEvent] | None = None,
-    ) -> Charge:
-        return Charge(
-            phase=charge.phase,
-            server_round=charge.server_round,
-            digest=charge.digest,
+        Raises:
+            ValueError: for a number that no honest client comes to.
+        """
+        if charges > MOST_ANSWERS:
+            raise ValueError(f"it says that it has answered {charges} times")
+        journal = self.journal
+        if journal is None or journal.current is None:
+            return
+        now, missing = journal.current, charges - journal.client_charges(name)
+        if missing <= 0:
+            return
+        private_logger.warning(
+            "round %d: %s has answered again, which is charged again", now.server_round, name
+        )
+        event = self.plan.clients[name].round_event.times(missing)
+        again = Charge(
+            phase=now.phase,
+            server_round=now.server_round,
+            digest=now.digest,
             cohort=[],
-            federation=federation,
-            clients=clients or {},
+            clients={name: event},
             again=True,
         )
+        self._write(again)
 
     def _write(self, charge: Charge) -> Charge:
         written = self.journal.charge(charge) if self.journal is not None else charge
@@ -183,9 +166,13 @@ class PrivacyGuard:
             self.accountant.record(charge.federation)
         for name, event in charge.clients.items():
             self.accountant.record(event, name)
-            if charge.phase == self.phase:
-                self.participations[name] += 1
-        self._charges[charge.phase] += 1
+            self._taken[charge.phase, name] += 1
+        if charge.again:
+            steps = max(event.count for event in charge.clients.values())
+            own = next(iter(charge.clients))
+            self._again[charge.phase] += steps // self._plans[charge.phase].clients[own].steps
+        else:
+            self._charges[charge.phase] += 1
 
     def told(self, name: str) -> dict[str, float | int | str]:
         """What a client is told to do: σ, q, the steps of a round, and how to compute them."""
@@ -210,12 +197,13 @@ class PrivacyGuard:
             return
         if realised is None:
             raise ValueError("it did not report its noise_multiplier, sample_rate and steps")
-        charges = realised.get("charges", 1)
-        if isinstance(charges, int) and charges > 1:
-            self.pay_client(name, charges)
         for key in REPORTED:
             if realised.get(key) != expected[key]:
                 raise ValueError(f"it reported {key}={realised.get(key)}, told {expected[key]}")
+        charges = realised.get("charges", 1)
+        if not isinstance(charges, int) or charges < 1:
+            raise ValueError(f"it reported charges={charges!r}, which is not a count")
+        self.pay_client(name, charges)
 
     @property
     def hidden(self) -> bool:
@@ -268,14 +256,19 @@ class PrivacyGuard:
         if plan is None:
             return 0
         if not self.hidden:
-            return self.participations[name]
-        return min(self._charges[phase], plan.participations)
+            return self._taken[phase, name]
+        return min(self._charges[phase], plan.participations) + self._again[phase]
+
+    def all_rounds_shown(self, name: str) -> int:
+        """Rounds that a client counts with in public, over all phases."""
+        return sum(self.rounds_shown(name, phase) for phase in self._plans)
 
     def spent(self, rounds: int) -> Spent:
         """What a new phase must count in: as it may be shown, so that no σ tells who took part."""
         return Spent(
             rounds=rounds,
             clients=self.published_histories() if self.plan.clients else {},
+            participations={name: self.all_rounds_shown(name) for name in self.plan.clients},
             federation=self.accountant.history("client"),
         )
 

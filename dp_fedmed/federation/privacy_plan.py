@@ -118,6 +118,7 @@ class Spent:
 
     rounds: int = 0
     clients: Mapping[str, History] = field(default_factory=dict)
+    participations: Mapping[str, int] = field(default_factory=dict)
     federation: History = field(default_factory=History)
 
 
@@ -192,7 +193,13 @@ def _client_plans(
 ) -> dict[str, ClientPlan]:
     settings, training = config.privacy.sample, config.training
     rounds = config.federation.num_rounds - spent.rounds
-    participations = min(config.federation.max_participations or rounds, rounds)
+    most = config.federation.max_participations
+    left = {
+        name: rounds
+        if most is None
+        else max(0, min(rounds, most - spent.participations.get(name, 0)))
+        for name in records
+    }
     shapes = {
         name: (sample_rate(n, training), steps_per_round(n, training))
         for name, n in records.items()
@@ -201,7 +208,7 @@ def _client_plans(
     if settings.noise_multiplier is not None:
         sigmas = dict.fromkeys(shapes, settings.noise_multiplier)
     else:
-        sigmas = _sample_sigmas(config, shapes, delta, participations, spent)
+        sigmas = _sample_sigmas(config, shapes, delta, left, spent)
         if settings.calibration is Calibration.worst_client:
             sigmas = dict.fromkeys(sigmas, max(sigmas.values()))
     return {
@@ -209,7 +216,7 @@ def _client_plans(
             records=records[name],
             sample_rate=q,
             steps=steps,
-            participations=participations,
+            participations=left[name],
             noise_multiplier=sigmas[name],
             is_private=is_private,
         )
@@ -221,17 +228,20 @@ def _sample_sigmas(
     config: Config,
     shapes: Mapping[str, tuple[float, int]],
     delta: float,
-    participations: int,
+    left: Mapping[str, int],
     spent: Spent,
 ) -> dict[str, float]:
     """Each client's σ; clients that are alike in q, T and the past are calibrated once."""
     found: dict[object, float] = {}
     sigmas = {}
     for name, (q, steps) in shapes.items():
-        before = spent.clients.get(name, History())
-        alike = (q, steps, tuple(before.rows()))
+        before, rounds = spent.clients.get(name, History()), left[name]
+        alike = (q, steps, rounds, tuple(before.rows()))
         if alike not in found:
-            found[alike] = _calibrated("sample", config, delta, q, steps, participations, before)
+            # A client that has used up its participations is left out, whatever its σ.
+            found[alike] = (
+                _calibrated("sample", config, delta, q, steps, rounds, before) if rounds else 1.0
+            )
         sigmas[name] = found[alike]
     return sigmas
 

@@ -106,7 +106,7 @@ def _record_guarantee(config: Config, guard: PrivacyGuard) -> dict[str, Any]:
             "noise_multiplier": plan.noise_multiplier,
             "sample_rate": plan.sample_rate,
             "steps": sum(steps for _, _, steps in history.rows()),
-            "rounds": guard.rounds_shown(name),
+            "rounds": guard.all_rounds_shown(name),
             "history": history.rows(),
             "epsilon": history.epsilon(delta=delta, method=method),
         }

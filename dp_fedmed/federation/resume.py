@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_fedmed.config import Config, ConfigError, PrivacyStyle, from_yaml
-from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointStore
+from dp_fedmed.federation.checkpoint import CheckpointStore
 from dp_fedmed.federation.durable import RunLock, write_file
 from dp_fedmed.federation.journal import CLOSE, COMMIT, OPEN, PHASE, REWIND
 from dp_fedmed.federation.privacy_plan import PrivacyPlan
@@ -26,7 +26,12 @@ from dp_fedmed.federation.run_store import (
     read_plan,
 )
 from dp_fedmed.federation.secrets import LEDGER_KEY_FILE, NOISE_KEYS, SECRET_FOLDER, key_file
-from dp_fedmed.federation.settings import changed, rests_on
+from dp_fedmed.federation.settings import (
+    changed,
+    describe_changes,
+    refuse_other_run,
+    rests_on,
+)
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Ledger, LedgerError
 from dp_fedmed.privacy.noise import NoiseKey
@@ -88,7 +93,7 @@ def open_ledger(run_dir: Path) -> tuple[Ledger, MacKey]:
         raise LedgerError(
             f"{key_file} is missing, so the ledger cannot be checked: restore it"
         ) from None
-    except (ValueError, PermissionError) as error:
+    except (ValueError, OSError) as error:
         raise LedgerError(str(error)) from None
     if not path.exists():
         raise LedgerError(f"{path} is missing, so what was spent is unknown: restore it")
@@ -102,7 +107,9 @@ def history_of(ledger: Ledger) -> RunHistory:
         LedgerError: if it does not begin with a run, or is of a newer schema.
     """
     records = ledger.records
-    if not records or records[0].kind != OPEN:
+    if not records:
+        raise LedgerError(f"{ledger.path} is empty: no run has begun here; start it anew elsewhere")
+    if records[0].kind != OPEN:
         raise LedgerError(f"{ledger.path} does not begin with a run: restore it")
     schema = records[0].body["schema"]
     if schema > SCHEMA:
@@ -113,11 +120,11 @@ def history_of(ledger: Ledger) -> RunHistory:
     history = RunHistory(records[0].body["run"], [])
     for record in records:
         body = record.body
+        history.closed = body["reason"] if record.kind == CLOSE else None
         if "config" in body:
             history.configs.append(body["config"])
         if record.kind == PHASE:
             history.phase, history.data, history.key = body["phase"], body["data"], body["key"]
-            history.closed = None
             history.plans[history.phase] = read_plan(body)
         elif record.kind == COMMIT:
             history.committed[body["round"]] = body["checkpoint"]
@@ -125,8 +132,6 @@ def history_of(ledger: Ledger) -> RunHistory:
             later = [item for item in history.committed.items() if item[0] > body["round"]]
             history.abandoned.update(dict.fromkeys(later, record.number))
             history.committed = {r: c for r, c in history.committed.items() if r <= body["round"]}
-        elif record.kind == CLOSE:
-            history.closed = body["reason"]
     return history
 
 
@@ -164,7 +169,7 @@ class _Resumption:
         self.path, self.lock = path, lock
 
     def store(self) -> RunStore:
-        """Check everything, then open the run."""
+        """Check everything, then open the run; nothing of it is changed before it goes on."""
         self.ledger, self.mac_key = open_ledger(self.path)
         self.history = history_of(self.ledger)
         if self.ledger.torn:
@@ -176,9 +181,14 @@ class _Resumption:
         self._check_settings_file()
         before = from_yaml(self.history.configs[-1])
         differences = changed(before, self.config)
+        refuse_other_run(differences)
         self._check_heads()
+        self.wanted = self._wanted()
         begins_phase = self._needs_phase(before, differences)
-        checkpoint = self._checkpoint()
+        checkpoint = None
+        if self.wanted >= 0:
+            digest = self.history.committed[self.wanted]
+            checkpoint = CheckpointStore(self.path).read(self.wanted, digest)
         store = RunStore(
             self.config,
             RunDirectory(self.path),
@@ -189,21 +199,27 @@ class _Resumption:
             None if begins_phase else self._noise_key(),
             phase=max(0, self.history.phase + begins_phase),
             start=checkpoint,
-            committed=self._kept(checkpoint),
+            committed={r: d for r, d in self.history.committed.items() if r <= self.wanted},
+            goes_back=self.wanted < self.history.round,
         )
         if store.data_ledger is not None:
             store.data_ledger.check(self.ledger)
         store.journal.check_files()
         store.past = {n: plan for n, plan in self.history.plans.items() if plan is not None}
+        store.data = self.history.data
         if not begins_phase:
             store.plan = self.history.plans.get(self.history.phase)
-            store.data = self.history.data
             store.has_phase = self.history.phase >= 0
-        self._go_back(store, checkpoint)
         if differences and not begins_phase:
             logger.info("continues with changed settings: %s", describe_changes(differences))
-        if not begins_phase and self.config.to_yaml() != self.history.configs[-1]:
-            store.change_config(self.config)
+        if store.goes_back:
+            logger.warning(
+                "goes back from round %d to round %d: what the rounds after it have spent stays "
+                "spent, and a round that is done differently is charged again",
+                self.history.round,
+                self.wanted,
+            )
+        store.settings_changed = self.config.to_yaml() != self.history.configs[-1]
         return store
 
     def _check_settings_file(self) -> None:
@@ -223,7 +239,7 @@ class _Resumption:
         """No checkpoint may know more of the ledger than there is."""
         checkpoints = CheckpointStore(self.path)
         checkpoints.clean()
-        for file, head in checkpoints.heads().items():
+        for file, head in checkpoints.heads(self._trusted()).items():
             if not self.ledger.holds(head):
                 raise LedgerError(
                     f"{self.ledger.path} is shorter than {file} says it was, or another run's: "
@@ -232,6 +248,11 @@ class _Resumption:
         self._clear_uncommitted(checkpoints)
         for file in client_ledgers(self.path):
             Ledger(file, self.mac_key.derive("client", file.stem))
+
+    def _trusted(self) -> int | None:
+        """Damage to checkpoints after the one that is asked for does not matter."""
+        named = self.selector.removeprefix("round:")
+        return int(named) if named.isdecimal() else None
 
     def _clear_uncommitted(self, checkpoints: CheckpointStore) -> None:
         """Remove the checkpoint of the round that a crash hit: it is made again, the same.
@@ -260,31 +281,26 @@ class _Resumption:
 
     def _needs_phase(self, before: Config, differences: dict[str, tuple[Any, Any]]) -> bool:
         """Whether a new phase begins; refuse changes that need one which nobody declared."""
-        history, private = self.history, before.privacy.style is not PrivacyStyle.none
-        if "privacy.style" in differences:
-            raise ConfigError(
-                f"privacy.style={self.config.privacy.style} cannot replace {before.privacy.style}: "
-                "rounds that are done keep the guarantee that they had; start a new run"
-            )
+        history, rounds = self.history, self.config.federation.num_rounds
         essential = rests_on(differences)
         if essential and not self.new_phase:
             raise ConfigError(
                 f"the run's guarantee rests on {describe_changes(essential)}: leave it as it was, "
                 f"or {NEW_PHASE}, whose cost is added to what is spent"
             )
-        rounds = self.config.federation.num_rounds
         more = rounds != before.federation.num_rounds
-        if history.closed is not None and not (self.new_phase or more):
-            self._finish_closing(history.closed)
-        if rounds <= history.round and history.closed is not None:
-            raise RunFinished(self._finished(history.closed))
-        if rounds < history.round:
+        if history.closed is not None:
+            if not (self.new_phase or more):
+                self._finish_closing(history.closed)
+            if rounds <= self.wanted:
+                raise RunFinished(self._finished(history.closed))
+        if rounds < self.wanted or (self.new_phase and rounds <= self.wanted):
             raise ConfigError(
-                f"federation.num_rounds={rounds} is less than the {history.round} rounds that are "
-                f"done: give more, for example federation.num_rounds={history.round + 10}"
+                f"federation.num_rounds={rounds} leaves nothing to do after round {self.wanted}: "
+                f"give more, for example federation.num_rounds={self.wanted + 10}"
             )
-        if not private:
-            return history.phase < 0
+        if before.privacy.style is PrivacyStyle.none:
+            return self.new_phase or history.phase < 0
         return self.new_phase or more or history.closed is not None or history.phase < 0
 
     def _finish_closing(self, reason: str) -> None:
@@ -293,10 +309,12 @@ class _Resumption:
         raise RunFinished(self._finished(reason))
 
     def _finished(self, reason: str) -> str:
-        rounds = self.history.round
+        rounds, planned = self.history.round, self.config.federation.num_rounds
+        more = max(rounds, planned) + 10
         return (
             f"run_dir={self.path} is finished: {rounds} rounds, {reason}. To add rounds, at their "
-            f"own cost: dp-fedmed resume {self.path} federation.num_rounds={rounds + 10}"
+            f"own cost: dp-fedmed resume {self.path} federation.num_rounds={more} (with a larger "
+            "target_epsilon and new_phase=true where the budget is spent)"
         )
 
     def _noise_key(self) -> NoiseKey | None:
@@ -319,69 +337,32 @@ class _Resumption:
         except (ValueError, PermissionError, OSError) as error:
             raise LedgerError(f"{error}; {NEW_PHASE}") from None
 
-    def _checkpoint(self) -> Checkpoint | None:
+    def _wanted(self) -> int:
+        """The round to go on after; -1 for a run that has none yet."""
         committed = self.history.committed
         if not committed:
             if self.selector != "last":
                 raise ConfigError(f"resume={self.selector}: the run has no checkpoint yet")
-            return None
-        store = CheckpointStore(self.path)
-        last = store.read(self.history.round, committed[self.history.round])
-        wanted = self._wanted(last)
-        if wanted == last.server_round:
-            return last
-        return store.read(wanted, committed[wanted])
-
-    def _wanted(self, last: Checkpoint) -> int:
+            return -1
+        store, last = CheckpointStore(self.path), self.history.round
         if self.selector == "last":
-            return last.server_round
+            return last
         if self.selector == "best":
             if self.config.privacy.style is not PrivacyStyle.none:
                 raise ConfigError(
                     f"resume=best: privacy.style={self.config.privacy.style} keeps no best model, "
                     "since choosing one is a release; use resume=last"
                 )
-            best = last.details.get("best")
+            best = store.read(last, committed[last]).details.get("best")
             if best is None:
                 raise ConfigError("resume=best: no model was validated; use resume=last")
             return int(best["round"])
         wanted = int(self.selector.removeprefix("round:"))
-        kept = [r for r in CheckpointStore(self.path).rounds() if r in self.history.committed]
+        kept = [r for r in store.rounds() if r in committed]
         if wanted not in kept:
             there = ", ".join(str(r) for r in kept)
             raise ConfigError(f"resume=round:{wanted}: there are checkpoints of rounds {there}")
         return wanted
-
-    def _kept(self, checkpoint: Checkpoint | None) -> dict[int, str]:
-        now = checkpoint.server_round if checkpoint is not None else -1
-        return {r: digest for r, digest in self.history.committed.items() if r <= now}
-
-    def _go_back(self, store: RunStore, checkpoint: Checkpoint | None) -> None:
-        """Leave later rounds aside, if an older one is continued; what they cost stays spent."""
-        now = checkpoint.server_round if checkpoint is not None else -1
-        if now < self.history.round:
-            logger.warning(
-                "goes back from round %d to round %d: what the rounds after it have spent stays "
-                "spent, and a round that is done differently is charged again",
-                self.history.round,
-                now,
-            )
-            number = self.ledger.append(REWIND, {"round": now}).number
-            for server_round in store.checkpoints.rounds():
-                if server_round > now:
-                    store.checkpoints.set_aside(server_round, number)
-        if now >= 0:
-            store.checkpoints.point("last", now)
-        store.directory.forget_after(now)
-
-
-def describe_changes(differences: dict[str, tuple[Any, Any]]) -> str:
-    """Changed keys with both values.
-
-    >>> describe_changes({"training.lr": (0.1, 0.2)})
-    'training.lr=0.1 (now 0.2)'
-    """
-    return ", ".join(f"{key}={old} (now {new})" for key, (old, new) in differences.items())
 
 
 def client_ledgers(run_dir: Path) -> Iterator[Path]:

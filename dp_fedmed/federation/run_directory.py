@@ -94,7 +94,7 @@ class RunDirectory:
     def forget_after(self, server_round: int) -> None:
         """Drop the lines of rounds after this one, which are about to be done again."""
         for file in (self.path / METRICS_FILE, self.path / "private" / PRIVATE_FILE):
-            if not file.exists():
+            if not file.is_file():
                 continue
             rows = {}
             for line in file.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -14,7 +14,7 @@ from dp_fedmed.data import DataSet
 from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointStore
 from dp_fedmed.federation.data_ledger import DataLedger
 from dp_fedmed.federation.durable import RunLock, reach, wait_for_sweeps
-from dp_fedmed.federation.journal import CLOSE, CONFIG, OPEN, PHASE, Journal
+from dp_fedmed.federation.journal import CLOSE, CONFIG, OPEN, PHASE, REWIND, Journal
 from dp_fedmed.federation.privacy_plan import PrivacyPlan
 from dp_fedmed.federation.run_directory import RunDirectory
 from dp_fedmed.federation.secrets import LEDGER_KEY_FILE, NOISE_KEYS, SECRET_FOLDER, key_file
@@ -44,6 +44,8 @@ class RunStore:
         past: the plans of earlier phases.
         start: the checkpoint to go on from; None for a run without one.
         committed: hash of each round's checkpoint, for the rounds that the run stands on.
+        goes_back: whether later rounds are left aside.
+        settings_changed: whether settings differ from those in the ledger.
         key: secret randomness of the phase; None before it begins, and in style `none`.
     """
 
@@ -61,9 +63,12 @@ class RunStore:
     past: dict[int, PrivacyPlan] = field(default_factory=dict)
     start: Checkpoint | None = None
     committed: dict[int, str] = field(default_factory=dict)
+    goes_back: bool = False
+    settings_changed: bool = False
 
     def __post_init__(self) -> None:
         self.checkpoints = CheckpointStore(self.directory.path)
+        self._bests: dict[int, int | None] = {}
         self.data_ledger = self._open_data_ledger()
         self.journal = self._journal()
 
@@ -92,6 +97,31 @@ class RunStore:
         parts = (data.train, data.val, data.test)
         return self.mac_key.digest(array for part in parts for array in (part.x, part.y)).hex()
 
+    def begin(self, plan: PrivacyPlan | None, data: str) -> None:
+        """Write down what is about to happen, when nothing can be refused any more.
+
+        Args:
+            plan: of the phase, if one begins.
+            data: keyed digest of the data.
+        """
+        now = self.start.server_round if self.start is not None else -1
+        if self.goes_back:
+            number = self.ledger.append(REWIND, {"round": now}).number
+            reach("rewound")
+            for server_round in self.checkpoints.rounds():
+                if server_round > now:
+                    self.checkpoints.set_aside(server_round, number)
+        if not self.has_phase:
+            self.begin_phase(plan, data)
+        elif self.settings_changed:
+            self.ledger.append(CONFIG, {"config": self.config.to_yaml()})
+            reach("config:written")
+            self.directory.write_config(self.config)
+        if self.start is not None:
+            self._point(now, self._best_of(now))
+        self.directory.forget_after(now)
+        self.journal.share_all()
+
     def begin_phase(self, plan: PrivacyPlan | None, data: str) -> None:
         """Make a phase's key, then write down its plan and the settings it is for."""
         self.key = self._make_key()
@@ -103,15 +133,10 @@ class RunStore:
             "key": None if self.key is None else self.key.fingerprint(),
         }
         self.ledger.append(PHASE, body)
+        reach("phase:written")
         self.plan, self.has_phase = plan, True
         self.directory.write_config(self.config)
         self._destroy_keys(but=key_file(self.directory.path, self.phase))
-
-    def change_config(self, config: Config) -> None:
-        """Write down settings that may change within a phase."""
-        self.config = config
-        self.ledger.append(CONFIG, {"config": config.to_yaml()})
-        self.directory.write_config(config)
 
     def commit(self, checkpoint: Checkpoint, best: int | None) -> None:
         """Make a round's state durable, say so in the ledger, and let old ones go."""
@@ -119,11 +144,28 @@ class RunStore:
         digest = self.checkpoints.write(checkpoint)
         self.journal.commit(now, digest)
         self.committed[now] = digest
-        self.checkpoints.point("last", now)
-        if best is not None and best in self.committed:
+        self._point(now, best)
+        self._bests[now] = best
+        there = self.committed.keys() & set(self.checkpoints.rounds())
+        kept = sorted(there)[-self.config.checkpoint.keep :]
+        bests = {b for b in (self._best_of(r) for r in kept) if b is not None}
+        self.checkpoints.keep({*kept, *bests})
+        self.journal.forget_releases(min({*kept, *bests}))
+
+    def _point(self, last: int, best: int | None) -> None:
+        self.checkpoints.point("last", last)
+        if best is not None:
             self.checkpoints.point("best", best)
-        kept = sorted(self.committed)[-self.config.checkpoint.keep :]
-        self.checkpoints.keep({*kept, best if best is not None else now})
+        else:
+            (self.directory.path / "best").unlink(missing_ok=True)
+
+    def _best_of(self, server_round: int) -> int | None:
+        """The round that was best when a checkpoint was written."""
+        if server_round not in self._bests:
+            digest = self.committed[server_round]
+            best = self.checkpoints.read(server_round, digest).details.get("best")
+            self._bests[server_round] = None if best is None else int(best["round"])
+        return self._bests[server_round]
 
     def release(self) -> None:
         """Leave the run directory to others."""

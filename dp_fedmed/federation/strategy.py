@@ -35,6 +35,7 @@ from dp_fedmed.privacy.noise import Purpose
 from dp_fedmed.randomness import stream
 
 logger = logging.getLogger(__name__)
+private_logger = logging.getLogger("dp_fedmed.private")  # lines that tell who took part
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -256,7 +257,6 @@ class DPStrategy(Strategy):
         if self.guard is None or journal is None:
             return mechanism.release(secrets)  # an empty cohort too releases noise
         inputs = mechanism.inputs(secrets)
-        self.guard.pay_for(inputs)
         average = mechanism.release(secrets)
         journal.release(inputs, average, mechanism.clip_norm)
         return average
@@ -387,7 +387,7 @@ class DPStrategy(Strategy):
         except (ValueError, KeyError) as error:
             reason = f"its reply has no {error}" if isinstance(error, KeyError) else str(error)
             self._record.failed[name] = reason
-            logger.warning(
+            (logger if self.mechanism is None else private_logger).warning(
                 "round %d: %s contributed nothing: %s", self._record.server_round, name, reason
             )
             return None

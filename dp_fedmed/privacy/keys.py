@@ -6,6 +6,7 @@ and `MacKey`.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import os
@@ -56,8 +57,14 @@ class SecretKey:
             os.fsync(file.fileno())
         try:
             os.link(temporary, target)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links
+            if target.exists():
+                raise FileExistsError(errno.EEXIST, "there is a key already", str(target)) from None
+            os.rename(temporary, target)
         finally:
-            os.unlink(temporary)
+            temporary.unlink(missing_ok=True)
         sync_folder(target.parent)
         return key
 

@@ -7,6 +7,7 @@ of the middle without the key. Cutting off the *end* is noticed by whoever remem
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hmac
 import json
@@ -196,7 +197,12 @@ class Ledger:
 
     @contextmanager
     def _open(self, flags: int) -> Iterator[int]:
-        descriptor = os.open(self.path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        try:
+            descriptor = os.open(self.path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise LedgerError(f"{self.path} is a link, not a ledger: restore it") from None
         try:
             yield descriptor
         finally:

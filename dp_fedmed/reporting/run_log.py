@@ -49,6 +49,7 @@ def show_on_stdout() -> None:
     if not ours.handlers:
         handler = logging.StreamHandler(sys.stdout)
         handler.setFormatter(logging.Formatter("%(message)s"))
+        handler.addFilter(lambda record: record.name != "dp_fedmed.private")
         ours.addHandler(handler)
         ours.setLevel(logging.INFO)
 

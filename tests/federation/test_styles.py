@@ -381,6 +381,7 @@ def ask_client(config: Config, noise_multiplier: float, charge: int = 1) -> np.n
         "steps": steps_per_round(len(records), config.training),
         "grad_mode": "hooks",
         "run": "demo",
+        "streams": "demo",
         "phase": 0,
         "charge": charge,
         "input_shape": [30],

@@ -116,7 +116,7 @@ def test_a_ledger_that_is_shortened_under_its_owner_is_noticed(tmp_path: Path) -
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     filled(tmp_path / "real")
     (tmp_path / "l").symlink_to(tmp_path / "real")
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(LedgerError, match="is a link"):
         Ledger(tmp_path / "l", KEY)
 
 
