@@ -51,7 +51,8 @@ def test_a_run_writes_its_directory_and_a_table(tmp_path: Path) -> None:
     assert "balanced_accuracy" in done.stdout
     assert str(folder) in done.stdout
     names = {path.name for path in folder.iterdir()}
-    assert names == {
+    assert {f"round_{n:04d}" for n in range(1, 4)} <= names
+    assert {name for name in names if not name.startswith("round_")} == {
         ".lock",
         "best",
         "config.yaml",
@@ -63,7 +64,6 @@ def test_a_run_writes_its_directory_and_a_table(tmp_path: Path) -> None:
         "privacy_report.json",
         "private",
         "run.log",
-        *(f"round_{n:04d}" for n in range(1, 4)),
     }
     rows = RunDirectory(folder).metrics()
     assert [row.get("round") for row in rows] == [0, 1, 2, 3, None]

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from dp_fedmed.federation.durable import reach, sweep, sync_all
-from dp_fedmed.privacy.keys import sync_folder
+from dp_fedmed.privacy.keys import TEMPORARY, sync_folder
 from dp_fedmed.privacy.ledger import Head
 
 SCHEMA = 1
@@ -88,7 +88,7 @@ class CheckpointStore:
         text = json.dumps(described, indent=2, allow_nan=False, ensure_ascii=False).encode()
         files[CHECKPOINT_FILE] = text
         target = self.path / folder_name(checkpoint.server_round)
-        temporary = Path(tempfile.mkdtemp(dir=self.path, prefix=f".{target.name}."))
+        temporary = Path(tempfile.mkdtemp(dir=self.path, prefix=TEMPORARY))
         try:
             for name, content in files.items():
                 (temporary / name).write_bytes(content)
@@ -164,9 +164,9 @@ class CheckpointStore:
 
     def point(self, name: str, server_round: int) -> None:
         """Make `last` or `best` a link to a round's folder."""
-        target, temporary = self.path / name, self.path / f".{name}.{os.urandom(4).hex()}"
+        target, temporary = self.path / name, self.path / f"{TEMPORARY}{os.urandom(8).hex()}"
         if target.is_dir() and not target.is_symlink():  # a copy that followed links
-            target.rename(self.path / f".round_{name}.{os.urandom(4).hex()}")
+            target.rename(self.path / f"{TEMPORARY}{os.urandom(8).hex()}")
         os.symlink(folder_name(server_round), temporary)
         os.replace(temporary, target)
 
@@ -192,14 +192,9 @@ class CheckpointStore:
         file = self.path / folder_name(server_round) / CHECKPOINT_FILE
         return hashlib.sha256(_read(file)).hexdigest()
 
-    def clean(self) -> None:
-        """Remove what a crash left half-written."""
-        for path in self.path.glob(".round_*"):
-            shutil.rmtree(path, ignore_errors=True)
-
     def _delete(self, name: str) -> None:
         # Renamed first, so that a crash leaves no folder that looks whole and is not.
-        hidden = self.path / f".{name}.deleted"
+        hidden = self.path / f"{TEMPORARY}{os.urandom(8).hex()}"
         (self.path / name).rename(hidden)
         sweep([hidden])
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dp_fedmed.privacy.keys import sync_folder
+from dp_fedmed.privacy.keys import TEMPORARY, sync_folder
 
 LOCK_FILE = ".lock"
 
@@ -42,7 +42,7 @@ def write_file(target: Path, content: bytes, *, mode: int = 0o644, durable: bool
 
     Without `durable` a power cut may bring an older version back, never half of one.
     """
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=TEMPORARY)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

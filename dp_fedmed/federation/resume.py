@@ -238,7 +238,6 @@ class _Resumption:
     def _check_heads(self) -> None:
         """No checkpoint may know more of the ledger than there is."""
         checkpoints = CheckpointStore(self.path)
-        checkpoints.clean()
         for file, head in checkpoints.heads(self._trusted()).items():
             if not self.ledger.holds(head):
                 raise LedgerError(

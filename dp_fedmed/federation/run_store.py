@@ -13,12 +13,12 @@ from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.data import DataSet
 from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointStore
 from dp_fedmed.federation.data_ledger import DataLedger
-from dp_fedmed.federation.durable import RunLock, reach, wait_for_sweeps
+from dp_fedmed.federation.durable import RunLock, reach, sweep, wait_for_sweeps
 from dp_fedmed.federation.journal import CLOSE, CONFIG, OPEN, PHASE, REWIND, Journal
 from dp_fedmed.federation.privacy_plan import PrivacyPlan
 from dp_fedmed.federation.run_directory import RunDirectory
 from dp_fedmed.federation.secrets import LEDGER_KEY_FILE, NOISE_KEYS, SECRET_FOLDER, key_file
-from dp_fedmed.privacy.keys import MacKey
+from dp_fedmed.privacy.keys import TEMPORARY, MacKey
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.noise import NoiseKey
 
@@ -105,6 +105,7 @@ class RunStore:
             data: keyed digest of the data.
         """
         now = self.start.server_round if self.start is not None else -1
+        self._clean()
         if self.goes_back:
             number = self.ledger.append(REWIND, {"round": now}).number
             reach("rewound")
@@ -121,6 +122,12 @@ class RunStore:
             self._point(now, self._best_of(now))
         self.directory.forget_after(now)
         self.journal.share_all()
+
+    def _clean(self) -> None:
+        """Remove what a crash left half-written."""
+        path = self.directory.path
+        for folder in (path, path / "private", path / RELEASES, path / SECRET_FOLDER):
+            sweep(folder.glob(f"{TEMPORARY}*"))
 
     def begin_phase(self, plan: PrivacyPlan | None, data: str) -> None:
         """Make a phase's key, then write down its plan and the settings it is for."""

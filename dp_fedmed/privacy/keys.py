@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dp_fedmed.privacy._digest import array_digest, length_prefixed
 
 KEY_BYTES: Final = 32
+TEMPORARY: Final = ".tmp-"  # how names of unfinished files begin
 
 
 class SecretKey:
@@ -49,7 +50,7 @@ class SecretKey:
         key = cls.generate()
         target = Path(path)
         # Written under another name first: a crash must not leave half a key under the real one.
-        temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
+        temporary = target.with_name(f"{TEMPORARY}{os.urandom(8).hex()}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
         with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
             file.write(cls._header + bytes(key._secret).hex().encode() + b"\n")

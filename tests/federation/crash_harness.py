@@ -194,7 +194,7 @@ def outcome(path: Path) -> dict[str, Any]:
         "metrics": rows,
         "problems": list(view.problems()),
         "keys": sorted(file.name for file in (path / "private" / "secret").iterdir()),
-        "releases left": len(list((path / "private").glob("releases/.*"))),
+        "left over": sorted(file.name for file in path.rglob(".tmp-*")),
     }
 
 

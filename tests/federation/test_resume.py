@@ -137,9 +137,9 @@ def test_an_interrupted_run_goes_on_and_spends_its_target(
     targets = {"sample": 3.0, "user": 8.0}
     for level, spent in LedgerView(path).epsilons().items():
         assert 0.99 * targets[level] < spent <= targets[level]
+    assert [f.name for f in (path / "private" / "secret").iterdir()] == ["ledger.key"]
     with pytest.raises(RunFinished, match=r"finished: 4 rounds, completed.*num_rounds=14"):
         resume(path)
-    assert [f.name for f in (path / "private" / "secret").iterdir()] == ["ledger.key"]
 
 
 @pytest.mark.parametrize("style", ["sample", "hybrid"])
@@ -740,7 +740,7 @@ def test_no_space_at_a_checkpoint_is_said_with_the_way_out(
     result = resume(path)
     assert "No space left on device" in result.stopped
     assert f"dp-fedmed resume {path}" in result.stopped
-    assert not list(path.glob(".round_*"))
+    assert not list(path.glob(".tmp-*"))
     monkeypatch.undo()
     assert LedgerView(path).history.round == 2
 
