@@ -200,6 +200,8 @@ def _federate(config: Config) -> int:
         quiet_console()
         from dp_fedmed.federation.resume import RunFinished
 
+    if config.resume is not None:
+        console.print(f"Going on with {config.run_dir}", soft_wrap=True, highlight=False)
     try:
         result = run_federation(config, ConsoleDisplay(config, console))
     except RunFinished as finished:
@@ -219,8 +221,9 @@ dp-fedmed resume RUN_DIR [overrides]: go on with a run that was stopped, killed 
   dp-fedmed resume checkpoints/my_run new_phase=true privacy.sample.target_epsilon=5
 
 The settings are those that the run had; overrides change single ones. What the guarantee rests on
-(noise, clipping, sampling rates, deltas, data, model) changes only in a new phase, whose cost is
-added to what is spent. What was spent stays spent, whichever checkpoint is gone on from.
+(noise, clipping, sampling rates, deltas, budgets) changes only in a new phase, whose cost is added
+to what is spent; other data, clients or another model are a new run. What was spent stays spent,
+whichever checkpoint is gone on from.
 """
 
 

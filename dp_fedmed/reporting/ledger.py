@@ -19,7 +19,11 @@ def print_ledger(run_dir: Path, console: Console) -> None:
     table.add_column("round", justify="right")
     table.add_column("what", overflow="fold")
     shown = view.epsilons()
-    levels = [level for level in ("sample", "user") if level in shown]
+    levels = [
+        level
+        for level in ("sample", "user")
+        if level in shown and not (view.hidden and level == "sample")
+    ]
     for level in levels:
         table.add_column(f"ε_{level}", justify="right")
     for line in view.lines():
