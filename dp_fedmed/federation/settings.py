@@ -17,6 +17,7 @@ ELSEWHERE = (
     "federation.connect_timeout",
     "federation.min_clients",
     "data.path",  # the records themselves are compared, not where they lie
+    "data.id",
     "task.metric",
     "data_ledger",
     "run_dir",
@@ -83,6 +84,8 @@ def refuse_other_run(differences: dict[str, tuple[Any, Any]]) -> None:
         ConfigError: naming the keys.
     """
     other = {k: v for k, v in differences.items() if k.startswith(IDENTITY) and k != "data.path"}
+    if other.get("data.id", ("",))[0] is None:  # a name for the same data
+        del other["data.id"]
     if other:
         raise ConfigError(
             f"{describe_changes(other)}: with other data, clients or another model it is another "

@@ -10,9 +10,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+
+from dp_fedmed.federation.ledger_check import LedgerView
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -91,31 +94,44 @@ def test_sites_train_on_their_own_data_with_their_own_keys(
         "privacy.sample.noise_multiplier=1.0 privacy.sample.target_epsilon=null "
         "privacy.sample.grad_mode=hooks model._target_=dp_fedmed.models.MLP"
     )
-    run_config = f"task='medmnist' privacy='sample' run-dir='{folder}' overrides='{overrides}'"
-    done = subprocess.run(
-        [str(BIN / "flwr"), "run", str(ROOT), "--run-config", run_config],
-        capture_output=True,
-        text=True,
-        env=sites,
-        cwd=tmp_path,
-        timeout=60,
-    )
-    deadline = time.monotonic() + 120
-    report = folder / "privacy_report.json"
-    while time.monotonic() < deadline and not (
-        report.exists() and json.loads(report.read_text())["rounds"] == 2
-    ):
-        time.sleep(0.5)
-    logs = "".join(path.read_text() for path in tmp_path.glob("*.log"))
-    assert report.exists(), done.stdout + done.stderr + logs[-3000:]
-    clients = json.loads(report.read_text())["guarantees"][0]["clients"]
-    assert {name: client["records"] for name, client in clients.items()} == {
+    settings = f"task='medmnist' privacy='sample' run-dir='{folder}'"
+    run = [str(BIN / "flwr"), "run", str(ROOT), "--run-config"]
+
+    def flower(run_config: str, rounds: int) -> dict[str, Any]:
+        done = subprocess.run(
+            [*run, run_config], capture_output=True, text=True, env=sites, cwd=tmp_path, timeout=60
+        )
+        deadline = time.monotonic() + 120
+        report = folder / "privacy_report.json"
+        while time.monotonic() < deadline and not (
+            report.exists() and json.loads(report.read_text())["rounds"] == rounds
+        ):
+            time.sleep(0.5)
+        logs = "".join(path.read_text() for path in tmp_path.glob("*.log"))
+        assert report.exists(), done.stdout + done.stderr + logs[-3000:]
+        guarantee = json.loads(report.read_text())["guarantees"][0]
+        assert {client["rounds"] for client in guarantee["clients"].values()} == {rounds}
+        return dict(guarantee)
+
+    first = flower(f"{settings} overrides='{overrides}'", 2)
+    assert {name: client["records"] for name, client in first["clients"].items()} == {
         "north": 40 + 12,
         "south": 50 + 12,
     }
-    assert {client["rounds"] for client in clients.values()} == {2}
     assert not (folder / "partition.png").exists(), "the server does not know who holds what"
+    wait_until_closed(folder)
+    more = overrides.replace("num_rounds=2", "num_rounds=4")
+    second = flower(f"{settings} resume='last' overrides='{more}'", 4)
+    assert second["epsilon"] > first["epsilon"]
     for name in ("north", "south"):
         state = tmp_path / name / "state"
         assert (state / "noise.key").stat().st_mode & 0o077 == 0
-        assert len((state / f"{name}.jsonl").read_text().splitlines()) == 2
+        lines = (state / f"{name}.jsonl").read_text().splitlines()
+        assert [json.loads(line)["kind"] for line in lines] == ["CHARGE", "ANSWER"] * 4
+
+
+def wait_until_closed(folder: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and LedgerView(folder).history.closed is None:
+        time.sleep(0.5)
+    time.sleep(2.0)  # the app that wrote the last record still lets go of the directory
