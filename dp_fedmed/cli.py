@@ -234,7 +234,7 @@ def _resume(arguments: list[str]) -> int:
     from dp_fedmed.config import ConfigError, compose, resume_words
 
     folder, *overrides = arguments
-    if "=" in folder or not Path(folder).is_dir():
+    if not Path(folder).is_dir():
         raise ConfigError(f"{folder} is not a run directory: for example checkpoints/my_run")
     path = str(Path(folder).resolve()).replace("'", "\\'")
     for word in overrides:

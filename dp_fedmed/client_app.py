@@ -196,7 +196,7 @@ class ClientRuntime:
             run=str(told["run"]),
             phase=phase,
             server_round=int(told["round"]),  # type: ignore[arg-type]
-            charge=int(told["charge"]),  # type: ignore[arg-type]
+            ledger=int(told["ledger"]),  # type: ignore[arg-type]
             digest=round_digest(list(received.values()), config, plan.in_force).hex(),
             data=self._data_digest(records, node, name),
         )

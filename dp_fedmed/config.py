@@ -271,7 +271,7 @@ def resumed(tree: DictConfig, overrides: Sequence[str]) -> Config:
     except (ValueError, YAMLError) as error:
         raise ConfigError(f"{file} cannot be read, restore it: {error}") from error
     merged = OmegaConf.merge(_schema(), OmegaConf.create(stored.to_yaml()))
-    for key in _touched(overrides):
+    for key in _touched(overrides, stored):
         OmegaConf.update(merged, key, OmegaConf.select(tree, key), merge=False)
     merged.run_dir = str(tree.run_dir)
     config = from_dictconfig(merged)  # type: ignore[arg-type]
@@ -323,8 +323,8 @@ def _settings_in_ledger(run_dir: Path) -> str | None:
     return None
 
 
-def _touched(overrides: Sequence[str]) -> list[str]:
-    """The keys that overrides set: their own, or those of the group choices."""
+def _touched(overrides: Sequence[str], stored: Config) -> list[str]:
+    """The keys that overrides set: their own, or those of group choices that are new."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 
@@ -332,6 +332,11 @@ def _touched(overrides: Sequence[str]) -> list[str]:
     for text in overrides:
         override = OverridesParser.create().parse_override(text)
         key = override.key_or_group
+        if override.is_delete():
+            raise ConfigError(f"{text} deletes a setting: give it another value instead")
+        known = {"task": stored.task.name, "privacy": str(stored.privacy.style)}
+        if known.get(key) == str(override.value()):
+            continue  # what the run has anyway
         if key not in GROUPS:
             keys += [] if key.startswith("hydra") else [key]
             continue
@@ -342,10 +347,10 @@ def _touched(overrides: Sequence[str]) -> list[str]:
         is_global = file.read_text(encoding="utf-8").startswith("# @package _global_")
         prefix = "" if is_global else f"{key}."
         keys += [
-            known
-            for known in leaf_keys()
-            if known.startswith(prefix)
-            and OmegaConf.select(content, known.removeprefix(prefix)) is not None
+            leaf
+            for leaf in leaf_keys()
+            if leaf.startswith(prefix)
+            and OmegaConf.select(content, leaf.removeprefix(prefix)) is not None
         ]
     return keys
 

@@ -256,10 +256,27 @@ class ServerRun:
             is_private=self.config.privacy.noise_seed is None,
             spent=spent,
         )
+        self._refuse_phase(plan)
         store.config = self.config
         if store.past:
             logger.info("phase %d begins: its cost is added to what was spent", store.phase)
         return plan
+
+    def _refuse_phase(self, plan: PrivacyPlan) -> None:
+        """A phase that cannot be composed with earlier ones, or in which nobody may train."""
+        if plan.clients and all(own.participations == 0 for own in plan.clients.values()):
+            raise ConfigError(
+                f"federation.max_participations={self.config.federation.max_participations} is "
+                "used up by every client: give a larger one with new_phase=true"
+            )
+        for earlier in self.store.past.values():
+            old, new = earlier.user_event, plan.user_event
+            if old is not None and new is not None and old.adjacency != new.adjacency:
+                raise ConfigError(
+                    f"federation.sampler={self.config.federation.sampler} states its guarantee for "
+                    f"{new.adjacency} neighbours, the rounds so far for {old.adjacency}: the two "
+                    "do not compose; leave the sampler as it was"
+                )
 
     def _secrets(self, server_round: int, model: model_arrays.State) -> RoundSecrets:
         """The server's streams of a round."""
@@ -269,6 +286,8 @@ class ServerRun:
         in_force: dict[str, float | str] = {"num_clients": self.config.federation.num_clients}
         if self.mechanism is not None:
             in_force |= self.mechanism.in_force
+        if self.config.privacy.style.protects_records:
+            in_force["grad_mode"] = str(self.config.privacy.sample.grad_mode)
         digest = round_digest(list(model.values()), self.config, in_force)
         name, phase = self.store.stream_name, self.store.phase
         return RoundSecrets(key, name, server_round, digest, phase=phase)
@@ -516,6 +535,9 @@ def serve(
     try:
         with log_to(run.directory.log_file(secret=config.privacy.style.protects_clients)):
             return run.run(grid, nodes)
+    except ConfigError:
+        run.store.withdraw()
+        raise
     finally:
         run.store.release()
 

@@ -34,7 +34,7 @@ class Asked:
         run: the run's id.
         phase: the stretch of the run with the same settings and data.
         server_round: the round.
-        charge: number of its charge in the server's ledger.
+        ledger: how far the server's ledger has come; it only grows.
         digest: of the model received and the settings in force.
         data: keyed digest of this client's records.
     """
@@ -42,7 +42,7 @@ class Asked:
     run: str
     phase: int
     server_round: int
-    charge: int
+    ledger: int
     digest: str
     data: str
 
@@ -87,10 +87,10 @@ class ClientLedger:
         if any(asked.is_same(row) for row in self._rows(CHARGE)):
             return
         for row in self._rows(CHARGE, asked.run):
-            if row["charge"] >= asked.charge:
+            if row["ledger"] >= asked.ledger:
                 raise ServerRefused(
-                    f"the server's ledger went back: it asks on charge {asked.charge}, and asked "
-                    f"on {row['charge']} before"
+                    f"the server's ledger went back: it is at record {asked.ledger}, and was at "
+                    f"{row['ledger']} when it asked before"
                 )
             if row["phase"] == asked.phase and row["data"] != asked.data:
                 raise ServerRefused(

@@ -149,7 +149,10 @@ def open_data_ledger(path: Path) -> Ledger:
     deadline = time.monotonic() + 2.0
     while not path.exists():
         if time.monotonic() > deadline:
-            raise LedgerError(f"{path} is missing, though {key_file} is there: restore it")
+            raise LedgerError(
+                f"{path} is missing, though {key_file} is there: restore it (or remove the key, if "
+                "no run has used it yet)"
+            )
         time.sleep(0.01)
     try:
         return Ledger(path, MacKey.load(key_file))

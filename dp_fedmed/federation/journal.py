@@ -172,14 +172,23 @@ class Journal:
 
     def _share(self, charge: Charge) -> None:
         if self._data_ledger is not None:
-            clients = self.worst_case.get(charge.phase, charge.clients)
+            clients = self._shown(charge)
             head = self.ledger.records[charge.number].head
             self._data_ledger.note(head, charge.federation, clients)
+
+    def _shown(self, charge: Charge) -> Mapping[str, PrivacyEvent]:
+        """Whom a charge is shown to concern: every client, where who took part is secret."""
+        everyone = self.worst_case.get(charge.phase)
+        if everyone is None:
+            return charge.clients
+        rounds = max((e.count // everyone[n].count for n, e in charge.clients.items()), default=1)
+        return {name: event.times(rounds) for name, event in everyone.items()}
 
     def client_charges(self, name: str) -> int:
         """How often the current round was charged to a client's records."""
         key = self.current.key if self.current is not None else None
-        return sum(1 for c in self.charges if c.key == key and name in c.clients)
+        own = [c.clients[name].count for c in self.charges if c.key == key and name in c.clients]
+        return sum(own) // own[0] if own else 0
 
     def stored(self) -> StoredRelease | None:
         """The release of the current round, if it was made before: it is never made again.
@@ -227,7 +236,7 @@ class Journal:
         self._append_release(charge, inputs, result)
         reach("release:after")
 
-    def commit(self, server_round: int, checkpoint: str) -> None:
+    def commit(self, server_round: int, checkpoint: str, *, durable: bool = False) -> None:
         """Say that a round's checkpoint is durable; on disk with the next charge or commit.
 
         A power cut may lose this line; the round is then done again from what is on disk, to the
@@ -235,9 +244,9 @@ class Journal:
         """
         reach("commit:before")
         body = {"phase": self.phase, "round": server_round, "checkpoint": checkpoint}
-        durable = self.ledger.durable_head
-        waits = durable is None or durable.number < self._committed  # one may be lost, never two
-        self._committed = self.ledger.append(COMMIT, body, durable=waits).number
+        head = self.ledger.durable_head
+        waits = head is None or head.number < self._committed  # one may be lost, never two
+        self._committed = self.ledger.append(COMMIT, body, durable=durable or waits).number
         reach("commit:after")
 
     def _append_release(self, charge: Charge, inputs: str, result: str) -> None:

@@ -89,7 +89,10 @@ class PrivacyGuard:
 
     def _may_train(self, name: str) -> bool:
         plan = self.plan.clients.get(name)
-        if plan is None or self._taken[self.phase, name] >= plan.participations:
+        if plan is None:
+            return False
+        most = plan.participations
+        if most is not None and self._taken[self.phase, name] >= most:
             return False
         return not self.accountant.would_exceed(plan.round_event, name)
 
@@ -157,20 +160,19 @@ class PrivacyGuard:
         self._write(again)
 
     def _write(self, charge: Charge) -> Charge:
-        written = self.journal.charge(charge) if self.journal is not None else charge
-        self._record(written)
-        return written
+        self._record(charge)  # first: what cannot be composed must not be written down
+        return self.journal.charge(charge) if self.journal is not None else charge
 
     def _record(self, charge: Charge) -> None:
         if charge.federation is not None:
             self.accountant.record(charge.federation)
+        plan, rounds = self._plans[charge.phase], 1
         for name, event in charge.clients.items():
             self.accountant.record(event, name)
-            self._taken[charge.phase, name] += 1
+            rounds = event.count // plan.clients[name].steps
+            self._taken[charge.phase, name] += rounds
         if charge.again:
-            steps = max(event.count for event in charge.clients.values())
-            own = next(iter(charge.clients))
-            self._again[charge.phase] += steps // self._plans[charge.phase].clients[own].steps
+            self._again[charge.phase] += rounds
         else:
             self._charges[charge.phase] += 1
 
@@ -257,7 +259,9 @@ class PrivacyGuard:
             return 0
         if not self.hidden:
             return self._taken[phase, name]
-        return min(self._charges[phase], plan.participations) + self._again[phase]
+        charged = self._charges[phase]
+        most = charged if plan.participations is None else plan.participations
+        return min(charged, most) + self._again[phase]
 
     def all_rounds_shown(self, name: str) -> int:
         """Rounds that a client counts with in public, over all phases."""
@@ -287,7 +291,8 @@ class PrivacyGuard:
 
     def _client_rounds(self, name: str) -> int:
         plan = self.plan.clients[name]
+        allowed = self.accountant.remaining_rounds(plan.round_event, name)
+        if plan.participations is None:
+            return allowed
         left = plan.participations - self.rounds_shown(name)
-        if left <= 0 or self.hidden:
-            return max(0, left)
-        return min(left, self.accountant.remaining_rounds(plan.round_event, name))
+        return max(0, left) if self.hidden else max(0, min(left, allowed))

@@ -32,7 +32,7 @@ class ClientPlan:
     records: int
     sample_rate: float
     steps: int
-    participations: int
+    participations: int | None
     noise_multiplier: float
     is_private: bool = True
 
@@ -193,12 +193,8 @@ def _client_plans(
 ) -> dict[str, ClientPlan]:
     settings, training = config.privacy.sample, config.training
     rounds = config.federation.num_rounds - spent.rounds
-    most = config.federation.max_participations
     left = {
-        name: rounds
-        if most is None
-        else max(0, min(rounds, most - spent.participations.get(name, 0)))
-        for name in records
+        name: _rounds_left(config, rounds, spent.participations.get(name, 0)) for name in records
     }
     shapes = {
         name: (sample_rate(n, training), steps_per_round(n, training))
@@ -224,11 +220,19 @@ def _client_plans(
     }
 
 
+def _rounds_left(config: Config, rounds: int, taken: int) -> int | None:
+    """How often a client may still take part; None where neither a budget nor a maximum says."""
+    most = config.federation.max_participations
+    if most is not None:
+        return max(0, min(rounds, most - taken))
+    return rounds if config.privacy.sample.target_epsilon is not None else None
+
+
 def _sample_sigmas(
     config: Config,
     shapes: Mapping[str, tuple[float, int]],
     delta: float,
-    left: Mapping[str, int],
+    left: Mapping[str, int | None],
     spent: Spent,
 ) -> dict[str, float]:
     """Each client's σ; clients that are alike in q, T and the past are calibrated once."""

@@ -120,7 +120,8 @@ def history_of(ledger: Ledger) -> RunHistory:
     history = RunHistory(records[0].body["run"], [])
     for record in records:
         body = record.body
-        history.closed = body["reason"] if record.kind == CLOSE else None
+        if record.kind != REWIND:
+            history.closed = body["reason"] if record.kind == CLOSE else None
         if "config" in body:
             history.configs.append(body["config"])
         if record.kind == PHASE:
@@ -201,6 +202,7 @@ class _Resumption:
             start=checkpoint,
             committed={r: d for r, d in self.history.committed.items() if r <= self.wanted},
             goes_back=self.wanted < self.history.round,
+            uncommitted=self.uncommitted,
         )
         if store.data_ledger is not None:
             store.data_ledger.check(self.ledger)
@@ -275,14 +277,13 @@ class _Resumption:
                 f"{self.ledger.path} has no COMMIT of round {left[-1]}, though its checkpoint is "
                 "there: restore the ledger"
             )
-        for server_round in left:
-            checkpoints.discard(server_round)
+        self.uncommitted = left
 
     def _needs_phase(self, before: Config, differences: dict[str, tuple[Any, Any]]) -> bool:
         """Whether a new phase begins; refuse changes that need one which nobody declared."""
         history, rounds = self.history, self.config.federation.num_rounds
         essential = rests_on(differences)
-        if essential and not self.new_phase:
+        if essential and not self.new_phase and history.phase >= 0:
             raise ConfigError(
                 f"the run's guarantee rests on {describe_changes(essential)}: leave it as it was, "
                 f"or {NEW_PHASE}, whose cost is added to what is spent"
@@ -300,6 +301,8 @@ class _Resumption:
             )
         if before.privacy.style is PrivacyStyle.none:
             return self.new_phase or history.phase < 0
+        if rounds == self.wanted and history.closed is None and history.phase >= 0:
+            return False  # it ends here
         return self.new_phase or more or history.closed is not None or history.phase < 0
 
     def _finish_closing(self, reason: str) -> None:

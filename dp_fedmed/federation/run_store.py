@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 from collections.abc import Mapping
@@ -13,10 +14,10 @@ from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.data import DataSet
 from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointStore
 from dp_fedmed.federation.data_ledger import DataLedger
-from dp_fedmed.federation.durable import RunLock, reach, sweep, wait_for_sweeps
+from dp_fedmed.federation.durable import LOCK_FILE, RunLock, reach, sweep, wait_for_sweeps
 from dp_fedmed.federation.journal import CLOSE, CONFIG, OPEN, PHASE, REWIND, Journal
 from dp_fedmed.federation.privacy_plan import PrivacyPlan
-from dp_fedmed.federation.run_directory import RunDirectory
+from dp_fedmed.federation.run_directory import CONFIG_FILE, RunDirectory
 from dp_fedmed.federation.secrets import LEDGER_KEY_FILE, NOISE_KEYS, SECRET_FOLDER, key_file
 from dp_fedmed.privacy.keys import TEMPORARY, MacKey
 from dp_fedmed.privacy.ledger import Ledger
@@ -45,6 +46,7 @@ class RunStore:
         start: the checkpoint to go on from; None for a run without one.
         committed: hash of each round's checkpoint, for the rounds that the run stands on.
         goes_back: whether later rounds are left aside.
+        uncommitted: checkpoints that a crash came too early for; they are made again.
         settings_changed: whether settings differ from those in the ledger.
         key: secret randomness of the phase; None before it begins, and in style `none`.
     """
@@ -64,6 +66,7 @@ class RunStore:
     start: Checkpoint | None = None
     committed: dict[int, str] = field(default_factory=dict)
     goes_back: bool = False
+    uncommitted: list[int] = field(default_factory=list)
     settings_changed: bool = False
 
     def __post_init__(self) -> None:
@@ -106,6 +109,9 @@ class RunStore:
         """
         now = self.start.server_round if self.start is not None else -1
         self._clean()
+        self.ledger.sync()
+        for server_round in self.uncommitted:
+            self.checkpoints.discard(server_round)
         if self.goes_back:
             number = self.ledger.append(REWIND, {"round": now}).number
             reach("rewound")
@@ -118,6 +124,7 @@ class RunStore:
             self.ledger.append(CONFIG, {"config": self.config.to_yaml()})
             reach("config:written")
             self.directory.write_config(self.config)
+        self._destroy_keys(but=key_file(self.directory.path, self.phase))
         if self.start is not None:
             self._point(now, self._best_of(now))
         self.directory.forget_after(now)
@@ -143,13 +150,13 @@ class RunStore:
         reach("phase:written")
         self.plan, self.has_phase = plan, True
         self.directory.write_config(self.config)
-        self._destroy_keys(but=key_file(self.directory.path, self.phase))
 
     def commit(self, checkpoint: Checkpoint, best: int | None) -> None:
         """Make a round's state durable, say so in the ledger, and let old ones go."""
         now = checkpoint.server_round
         digest = self.checkpoints.write(checkpoint)
-        self.journal.commit(now, digest)
+        # With one checkpoint kept, the one before goes now: this one must be known for good.
+        self.journal.commit(now, digest, durable=self.config.checkpoint.keep == 1)
         self.committed[now] = digest
         self._point(now, best)
         self._bests[now] = best
@@ -173,6 +180,16 @@ class RunStore:
             best = self.checkpoints.read(server_round, digest).details.get("best")
             self._bests[server_round] = None if best is None else int(best["round"])
         return self._bests[server_round]
+
+    def withdraw(self) -> None:
+        """Give back a new run's directory in which nothing has begun."""
+        if self.start is not None or self.has_phase or len(self.ledger.records) > 1:
+            return
+        for name in (CONFIG_FILE, "private", LOCK_FILE, "run.log", "partition.png"):
+            sweep([self.directory.path / name])
+        wait_for_sweeps()
+        with contextlib.suppress(OSError):
+            self.directory.path.rmdir()
 
     def release(self) -> None:
         """Leave the run directory to others."""

@@ -91,6 +91,11 @@ def refuse_other_run(differences: dict[str, tuple[Any, Any]]) -> None:
             f"{describe_changes(other)}: with other data, clients or another model it is another "
             "run; start one (a shared data_ledger adds up what both spend)"
         )
+    if differences.get("data_ledger", (None,))[0] is not None:
+        raise ConfigError(
+            f"{describe_changes({'data_ledger': differences['data_ledger']})}: a run that shares a "
+            "ledger goes on sharing it; leave the key as it was"
+        )
     if "privacy.style" in differences:
         before, now = differences["privacy.style"]
         raise ConfigError(

@@ -343,7 +343,7 @@ class DPStrategy(Strategy):
             if self.guard is not None and message_type == "train":
                 told |= self.guard.told(name)
                 journal = self.guard.journal
-                told["charge"] = journal.current.number if journal and journal.current else 0
+                told["ledger"] = len(journal.ledger.records) if journal is not None else 0
             content = RecordDict({"arrays": arrays, "config": ConfigRecord(told)})
             node = self.nodes[name]
             messages.append(Message(content, node, message_type, group_id=str(server_round)))

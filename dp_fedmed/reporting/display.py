@@ -132,7 +132,9 @@ class ConsoleDisplay:
                     soft_wrap=True,
                     highlight=False,
                 )
-        self.console.print(f"Results: {result.run_dir}", soft_wrap=True, highlight=False)
+        self.console.print(
+            f"Results: {result.run_dir}", soft_wrap=True, highlight=False, markup=False
+        )
 
 
 def _choice(config: Config, result: RunResult) -> str:

@@ -559,8 +559,97 @@ def test_participations_count_over_phases(tmp_path: Path) -> None:
     assert (result.rounds, result.stopped[:6]) == (3, "budget")
     with pytest.raises(RunFinished):
         resume(path)
-    assert resume(path, "federation.num_rounds=9").stopped.startswith("budget")
+    with pytest.raises(ConfigError, match="max_participations=3 is used up by every client"):
+        resume(path, "federation.num_rounds=9")
     assert charges(path) == [1, 2, 3]
+    more = ["federation.num_rounds=9", "federation.max_participations=5", "new_phase=true"]
+    assert resume(path, *more).rounds == 5
+
+
+def test_a_sampler_that_does_not_compose_is_refused_before_anything_is_written(
+    copy: Callable[[str], Path],
+) -> None:
+    path = copy("user")
+    with pytest.raises(ConfigError, match="the two do not compose"):
+        resume(path, "federation.sampler=fixed", "new_phase=true")
+    assert resume(path).stopped == "completed"
+
+
+@pytest.mark.parametrize("style", ["none", "sample", "hybrid"])
+def test_with_one_checkpoint_kept_a_lost_commit_loses_no_run(style: str, tmp_path: Path) -> None:
+    """A power cut takes what was not on disk: the ledger up to its durable head stays."""
+    path = tmp_path / "run"
+    words = [f"privacy={style}", *SETTINGS, "checkpoint.keep=1", f"run_dir={path}"]
+    heads: list[int] = []
+
+    class Watch(Stopper):
+        def round(self, record: RoundRecord) -> None:
+            heads.append(stores[-1].ledger.durable_head.number)
+            super().round(record)
+
+    stores = []
+    original = server_app.RunStore.create
+    patch = pytest.MonkeyPatch()
+    patch.setattr(
+        server_app.RunStore, "create", lambda config: stores.append(original(config)) or stores[-1]
+    )
+    run_federation(compose(words), Watch(2))
+    patch.undo()
+    ledger = path / "private" / "ledger.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(b"".join(lines[: heads[-1] + 1]))
+    assert resume(path).stopped == "completed"
+    assert charges(path) == ([1, 2, 3, 4] if style != "none" else [])
+
+
+@pytest.mark.parametrize("style", ["sample", "hybrid"])
+def test_another_way_to_compute_gradients_is_another_round(
+    style: str, copy: Callable[[str], Path]
+) -> None:
+    path = copy(style)
+    resume(path, "resume=round:1", "privacy.sample.grad_mode=functorch", display=Stopper(2))
+    assert charges(path) == [1, 2, 2]
+    rows = (path / "private" / "rounds.jsonl").read_text().splitlines()
+    assert json.loads(rows[-1])["failed"] == [], "clients and server agree that it is new"
+
+
+def test_clients_follow_a_server_back_to_a_round_that_they_had_left(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    fixed = ["privacy.sample.noise_multiplier=5", "privacy.sample.target_epsilon=null"]
+    words = ["privacy=sample", *SETTINGS, *fixed, "training.lr=0.05", f"run_dir={path}"]
+    run_federation(compose(words), Stopper(2))
+    in_child_that_dies_at("training:before", lambda: resume(path))
+    resume(path, "training.lr=0.01", display=Stopper(3))
+    resume(path, "resume=round:2", "training.lr=0.05", display=Stopper(3))
+    rows = (path / "private" / "rounds.jsonl").read_text().splitlines()
+    assert json.loads(rows[-1])["failed"] == []
+    assert charges(path) == [1, 2, 3, 3], "each of the two rounds 3 is paid for once"
+
+
+def test_without_a_target_going_back_is_never_over_budget(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    fixed = ["privacy.sample.noise_multiplier=5", "privacy.sample.target_epsilon=null"]
+    run_federation(compose(["privacy=sample", *SETTINGS, *fixed, f"run_dir={path}"]), Stopper(3))
+    resume(path, "resume=round:1", "training.lr=0.011", display=Stopper(3))
+    assert resume(path, "resume=round:1", "training.lr=0.012").stopped == "completed"
+    assert charges(path) == [1, 2, 3, 2, 3, 2, 3, 4]
+    assert not list(LedgerView(path).problems())
+
+
+def test_a_run_can_be_ended_where_it_stands(copy: Callable[[str], Path]) -> None:
+    for style in ("sample", "hybrid", "none"):
+        path = copy(style)
+        assert resume(path, "federation.num_rounds=2").stopped == "completed"
+        assert LedgerView(path).history.closed == "completed"
+        assert LedgerView(path).history.phase == 0
+
+
+def test_a_run_whose_plan_is_refused_leaves_no_directory(tmp_path: Path) -> None:
+    words = ["privacy=sample", *SETTINGS, f"run_dir={tmp_path}/run"]
+    with pytest.raises(ConfigError, match="target_epsilon"):
+        run_federation(compose([*words, "privacy.sample.target_epsilon=0.001"]))
+    assert not (tmp_path / "run").exists()
+    assert run_federation(compose(words)).stopped == "completed"
 
 
 def test_a_client_that_answers_again_is_charged_again_and_shown(

@@ -358,7 +358,7 @@ def test_the_log_tells_what_is_spent_and_how_many_rounds_are_left(
     assert ("ε_user" in log) is (style != "sample")
 
 
-def ask_client(config: Config, noise_multiplier: float, charge: int = 1) -> np.ndarray:
+def ask_client(config: Config, noise_multiplier: float, ledger: int = 1) -> np.ndarray:
     """The update of one client that is asked for round 1 with this noise, by hand."""
     secret = Path(config.run_dir) / "private" / "secret"
     if not secret.exists():
@@ -383,7 +383,7 @@ def ask_client(config: Config, noise_multiplier: float, charge: int = 1) -> np.n
         "run": "demo",
         "streams": "demo",
         "phase": 0,
-        "charge": charge,
+        "ledger": ledger,
         "input_shape": [30],
         "num_classes": 2,
     }
@@ -402,7 +402,7 @@ def test_one_sum_at_two_noise_scales_does_not_share_its_noise(small: Callable[..
     )
     once, again = ask_client(config, 50.0), ask_client(config, 50.0)
     assert np.array_equal(once, again)
-    other = ask_client(config, 100.0, charge=2)
+    other = ask_client(config, 100.0, ledger=2)
     assert abs(np.corrcoef(once, other)[0, 1]) < 5 / np.sqrt(once.size)
 
 
@@ -414,22 +414,22 @@ def test_a_client_refuses_noise_that_breaks_its_budget(small: Callable[..., Conf
     with pytest.raises(BudgetRefused):
         ask_client(config, 0.1)
     ask_client(config, 50.0)
-    ask_client(config, 1.8, charge=2)  # by itself within the budget of 3, with another it is not
-    ask_client(config, 1.8, charge=2)  # the very same again costs nothing
+    ask_client(config, 1.8, ledger=2)  # by itself within the budget of 3, with another it is not
+    ask_client(config, 1.8, ledger=2)  # the very same again costs nothing
     with pytest.raises(BudgetRefused):
-        ask_client(config, 1.9, charge=3)
+        ask_client(config, 1.9, ledger=3)
 
 
 def test_a_client_refuses_a_server_whose_ledger_went_back(small: Callable[..., Config]) -> None:
     from dp_fedmed.federation.client_ledger import ServerRefused
 
     config = small("privacy=sample", *FIXED, "privacy.noise_seed=3", "federation.num_rounds=1")
-    ask_client(config, 50.0, charge=7)
+    ask_client(config, 50.0, ledger=7)
     with pytest.raises(ServerRefused, match="went back"):
-        ask_client(config, 60.0, charge=7)
+        ask_client(config, 60.0, ledger=7)
     with pytest.raises(ServerRefused, match="went back"):
-        ask_client(config, 60.0, charge=3)
-    ask_client(config, 60.0, charge=8)
+        ask_client(config, 60.0, ledger=3)
+    ask_client(config, 60.0, ledger=8)
 
 
 def test_a_client_that_cannot_load_its_data_tells_no_path(small: Callable[..., Config]) -> None:
