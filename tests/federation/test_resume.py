@@ -533,6 +533,21 @@ def test_the_best_round_survives_whatever_the_rhythm_of_checkpoints(tmp_path: Pa
     assert resume(other, "resume=best", "federation.num_rounds=12").rounds == 12
 
 
+def test_the_best_of_every_kept_checkpoint_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    scores = iter([0.1, 0.5, 0.2, 0.2, 0.2, 0.9, 0.1, *[0.1] * 20])
+    monkeypatch.setattr(
+        server_app.ServerRun, "_evaluate", lambda *_: {"balanced_accuracy": next(scores)}
+    )
+    more = ["federation.num_rounds=9", "federation.client_evaluate_every=0", f"run_dir={path}"]
+    run_federation(compose([*SETTINGS, *more]), Stopper(6))
+    assert {int(p.name[6:]) for p in path.glob("round_*")} == {1, 4, 5, 6}
+    assert (path / "best").resolve().name == "round_0005"
+    assert resume(path, "resume=round:4").selected_round == 1
+
+
 def test_a_new_phase_clips_to_its_own_norm(copy: Callable[[str], Path]) -> None:
     path = copy("user")
     seen: list[float] = []
