@@ -179,7 +179,7 @@ def _united(picture: _Picture, full_size: tuple[int, int], size: int) -> Array:
         marked |= np.asarray(mask.convert("L")) > 0
     if not marked.any():
         log.warning(
-            "%s marks no pixel: its image counts as defective, its pixels as normal",
+            "%s marks no pixel: its image is defective, and left out of pixel figures",
             _short(picture.masks[0]),
         )
         return np.zeros((size, size), bool)
