@@ -22,7 +22,7 @@ from dp_fedmed.randomness import derive_seed
 DEFAULT_LAYERS: dict[str, tuple[str, ...]] = {
     "wide_resnet50_2": ("layer2", "layer3"),
     "resnet18": ("layer2", "layer3"),
-    "mobilenet_v2": ("features.6", "features.13"),
+    "mobilenet_v2": ("features.13", "features.17"),
     "tiny": ("1", "2"),
 }
 #: Asked for by this name, weights are random: features without meaning, for tests.

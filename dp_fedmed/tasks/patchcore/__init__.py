@@ -3,7 +3,7 @@
 from dp_fedmed.tasks.patchcore.bank import MemoryBank
 from dp_fedmed.tasks.patchcore.coreset import coreset_size, greedy_k_center, merge_banks
 from dp_fedmed.tasks.patchcore.features import PatchFeatures
-from dp_fedmed.tasks.patchcore.maps import pixel_maps
+from dp_fedmed.tasks.patchcore.maps import pixel_maps, power_mean
 
 __all__ = [
     "MemoryBank",
@@ -12,4 +12,5 @@ __all__ = [
     "greedy_k_center",
     "merge_banks",
     "pixel_maps",
+    "power_mean",
 ]

@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dp_fedmed.tasks.patchcore.maps import power_mean
+
 Floats = NDArray[np.float32]
 
 #: Neighbours in the bank that decide how much a score is trusted (b in Roth et al. 2022).
 NEIGHBOURS = 9
+#: Between the mean (1) and the maximum (infinity) of an image's distances.
+POWER = 10.0
 _BLOCK = 4096
 
 
@@ -61,23 +65,33 @@ class MemoryBank:
             index = np.argpartition(partial, min(k, len(self)) - 1, axis=1)[:, :k]
         return _sorted_distances(queries, self.rows, index.astype(np.int64))
 
-    def score(self, patches: Floats, *, neighbours: int = NEIGHBOURS) -> tuple[float, Floats]:
+    def score(
+        self, patches: Floats, *, neighbours: int = NEIGHBOURS, power: float = POWER
+    ) -> tuple[float, Floats]:
         """One image's score and its patches' distances.
 
-        The score is the largest distance s*, times 1 − softmax weight of the nearest row m* among
-        its own b neighbours in the bank, taken at the patch (Roth et al. 2022, eq. 7): a patch
-        whose nearest normal neighbour is itself rare counts for more.
+        The score is the power mean of the distances, times 1 − softmax weight of the nearest row m*
+        of the farthest patch among m*'s own b neighbours in the bank, taken at that patch (Roth et
+        al. 2022, eq. 7): a patch whose nearest normal neighbour is itself rare counts for more.
 
         Args:
             patches: (P, d) features of one image.
             neighbours: b; 0 leaves the weight out.
+            power: infinity is the paper's largest distance; less lets several strange patches count
+                for more than one.
         """
         distance, index = self.nearest(patches)
         worst = int(distance[:, 0].argmax())
-        largest = float(distance[worst, 0])
+        score = float(power_mean(distance.T, power)[0])
         if neighbours > 1 and len(self) > 1:
-            largest *= self._weight(patches[worst], int(index[worst, 0]), largest, neighbours)
-        return largest, distance[:, 0]
+            largest = float(distance[worst, 0])
+            score *= self._weight(patches[worst], int(index[worst, 0]), largest, neighbours)
+        return score, distance[:, 0]
+
+    def patch_scores(self, features: NDArray[Any]) -> Floats:
+        """Distances (n, P) of the patches (n, P, d) of several images."""
+        n, count, d = features.shape
+        return self.nearest(features.reshape(n * count, d))[0].reshape(n, count)
 
     def _weight(self, patch: Floats, nearest: int, distance: float, neighbours: int) -> float:
         _, around = self.nearest(self.rows[nearest][None], neighbours)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dp_fedmed.tasks.patchcore.maps import power_mean
 from dp_fedmed.tasks.patchcore.public_map import PublicMap
 from dp_fedmed.tasks.patchcore.statistics import (
     Floats,
@@ -26,7 +27,6 @@ from dp_fedmed.tasks.patchcore.statistics import (
     State,
     Vector,
     packed,
-    power_mean,
     step_of,
     unpacked,
 )

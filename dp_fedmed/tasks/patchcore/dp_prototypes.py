@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dp_fedmed.tasks.patchcore.maps import power_mean
 from dp_fedmed.tasks.patchcore.public_map import PublicMap
 from dp_fedmed.tasks.patchcore.statistics import (
     Floats,
     PrivateStatistic,
     State,
     Vector,
-    power_mean,
     step_of,
 )
 

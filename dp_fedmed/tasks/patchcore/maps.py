@@ -1,8 +1,9 @@
-"""From patch scores to a picture: one score per pixel."""
+"""From patch scores to one score per image and one per pixel."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,20 @@ def pixel_maps(patch_scores: Floats, *, image_size: int, blur: float | None = No
     )
     sigma = image_size / 64.0 if blur is None else blur
     return np.asarray(_blurred(maps, sigma)[:, 0].numpy())
+
+
+def power_mean(patch_scores: NDArray[Any], power: float) -> NDArray[np.float64]:
+    """(mean of sᵖ)^(1/p) over an image's patches: 1 is the mean, infinity the maximum.
+
+    >>> power_mean(np.array([[3.0, 4.0]]), 1.0), power_mean(np.array([[3.0, 4.0]]), np.inf)
+    (array([3.5]), array([4.]))
+    """
+    scores = np.asarray(patch_scores, dtype=np.float64)
+    peak = scores.max(axis=1)
+    if np.isinf(power):
+        return np.asarray(peak)
+    safe = np.maximum(peak, 1e-300)
+    return np.asarray(safe * np.mean((scores / safe[:, None]) ** power, axis=1) ** (1.0 / power))
 
 
 def _blurred(maps: torch.Tensor, sigma: float) -> torch.Tensor:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from dp_fedmed.privacy import DPConfig, EmbeddingSanitizer, NoiseStream
 from dp_fedmed.tasks.patchcore.bank import MemoryBank
+from dp_fedmed.tasks.patchcore.maps import power_mean
 from dp_fedmed.tasks.patchcore.public_map import PublicMap
-from dp_fedmed.tasks.patchcore.statistics import Floats, power_mean
+from dp_fedmed.tasks.patchcore.statistics import Floats
 
 
 class NoisyRows:

@@ -37,7 +37,8 @@ class PublicMap:
 
     def __call__(self, features: NDArray[Any]) -> Floats:
         """Patches (n, P, channels) as (n, P, dimension) of norm at most 1."""
-        mapped = (np.asarray(features, dtype=np.float32) - self.offset) @ self.matrix
+        with np.errstate(invalid="ignore", over="ignore"):
+            mapped = (np.asarray(features, dtype=np.float32) - self.offset) @ self.matrix
         mapped = np.where(np.isfinite(mapped).all(axis=-1, keepdims=True), mapped, 0.0)
         wide = mapped.astype(np.float64)
         norms = np.linalg.norm(wide, axis=-1, keepdims=True)

@@ -130,17 +130,3 @@ def unpacked(vector: NDArray[Any], dimension: int) -> NDArray[np.float64]:
     matrix[rows, columns] = vector / np.where(rows == columns, 1.0, np.sqrt(2.0))
     matrix[columns, rows] = matrix[rows, columns]
     return matrix
-
-
-def power_mean(patch_scores: NDArray[Any], power: float) -> NDArray[np.float64]:
-    """(mean of sᵖ)^(1/p) over an image's patches: 1 is the mean, infinity the maximum.
-
-    >>> power_mean(np.array([[3.0, 4.0]]), 1.0), power_mean(np.array([[3.0, 4.0]]), np.inf)
-    (array([3.5]), array([4.]))
-    """
-    scores = np.asarray(patch_scores, dtype=np.float64)
-    peak = scores.max(axis=1)
-    if np.isinf(power):
-        return np.asarray(peak)
-    safe = np.maximum(peak, 1e-300)
-    return np.asarray(safe * np.mean((scores / safe[:, None]) ** power, axis=1) ** (1.0 / power))
