@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_fedmed.config import ConfigError
+from dp_fedmed.models.frozen import FilterBank
 from dp_fedmed.randomness import derive_seed
 
 #: The layers that are used unless others are named.
@@ -23,8 +24,10 @@ DEFAULT_LAYERS: dict[str, tuple[str, ...]] = {
     "wide_resnet50_2": ("layer2", "layer3"),
     "resnet18": ("layer2", "layer3"),
     "mobilenet_v2": ("features.13", "features.17"),
+    "filters": ("0",),
     "tiny": ("1", "2"),
 }
+WITHOUT_WEIGHTS = ("filters", "tiny")
 #: Asked for by this name, weights are random: features without meaning, for tests.
 RANDOM = "random"
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -110,7 +113,8 @@ def make_backbone(
     """A frozen backbone by name.
 
     Args:
-        name: ``wide_resnet50_2``, ``resnet18``, ``mobilenet_v2``, or ``tiny`` (always random).
+        name: ``wide_resnet50_2``, ``resnet18`` or ``mobilenet_v2``; ``filters``, fixed filters that
+            need no weights; or ``tiny``, always random, for tests.
         weights: a file of torchvision's weights; ``random``; or None for torchvision's default
             weights, from torch hub's folder or, where there is a network, by download.
         layers: names of modules of the network; those of `DEFAULT_LAYERS` unless given.
@@ -127,10 +131,27 @@ def make_backbone(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "backbone") % 2**63)
         network = _random_network(name)
-    if name != "tiny" and weights != RANDOM:
+    if name not in WITHOUT_WEIGHTS and weights != RANDOM:
         state = _hub_weights(name) if weights is None else _file_weights(Path(weights), name)
         _load(network, state, name, weights)
     return Backbone(network, layers=layers or DEFAULT_LAYERS[name])
+
+
+class FilterMaps(nn.Module):
+    """Brightness, edges, spread and envelopes at fixed scales, as maps of a quarter of the size.
+
+    >>> FilterMaps()(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 192, 8, 8])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bank = FilterBank((0.7, 1.5, 3.0, 6.0), reduce=4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, channels, height, width) to maps of features."""
+        maps: Tensor = self.bank(x).movedim(-1, 1)
+        return maps
 
 
 def tiny_network() -> nn.Sequential:
@@ -145,6 +166,8 @@ def tiny_network() -> nn.Sequential:
 def _random_network(name: str) -> nn.Module:
     if name == "tiny":
         return tiny_network()
+    if name == "filters":
+        return nn.Sequential(FilterMaps())
     from torchvision import models
 
     network: nn.Module = models.get_model(name, weights=None)

@@ -22,6 +22,17 @@ def test_every_backbone_gives_its_layers(name):
     assert not any(parameter.requires_grad for parameter in backbone.parameters())
 
 
+def test_filters_need_no_weights_and_see_a_defect():
+    backbone = make_backbone("filters")
+    plain = torch.full((1, 3, 64, 64), 120, dtype=torch.uint8)
+    plain[..., ::4] = 140
+    scratched = plain.clone()
+    scratched[..., 30:34, 10:50] = 255
+    gap = (backbone(plain)[0] - backbone(scratched)[0]).abs().sum(dim=1)[0]
+    assert gap.shape == (16, 16)
+    assert gap[7:9, 4:12].mean() > 3 * gap[:4].mean()
+
+
 def test_layers_can_be_chosen_and_come_in_the_order_asked_for():
     backbone = make_backbone("mobilenet_v2", weights="random", layers=["features.6", "features.3"])
     assert [tuple(m.shape[1:]) for m in backbone(images())] == [(32, 8, 8), (24, 16, 16)]
