@@ -85,6 +85,48 @@ def anomaly_metrics(
     return {name: value for name, value in found.items() if value is not None}
 
 
+def grouped_metrics(
+    image_scores: NDArray[Any], labels: NDArray[Any], groups: NDArray[Any], names: Sequence[str]
+) -> dict[str, float]:
+    """Image AUROC within each category or client; where it is undefined, it is left out.
+
+    >>> scores, labels = np.array([0.0, 1.0, 0.0, 1.0]), np.array([0, 1, 1, 0])
+    >>> grouped_metrics(scores, labels, np.array([0, 0, 1, 1]), ("bolt", "nut"))
+    {'bolt': 1.0, 'nut': 0.0}
+    """
+    found = {
+        name: auroc(image_scores[groups == number], labels[groups == number] > 0)
+        for number, name in enumerate(names)
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def fairness(values: Sequence[float]) -> dict[str, float]:
+    """The worst value, the gap between best and worst, and Jain's index (1 when all are equal).
+
+    >>> fairness([0.5, 1.0])
+    {'worst': 0.5, 'gap': 0.5, 'jain': 0.9}
+    """
+    if not values:
+        return {}
+    squares = sum(value * value for value in values)
+    jain = sum(values) ** 2 / (len(values) * squares) if squares else 1.0
+    return {"worst": min(values), "gap": max(values) - min(values), "jain": jain}
+
+
+def threshold(normal_scores: NDArray[Any], *, false_positive_rate: float = 0.05) -> float:
+    """The score that this share of normal images exceeds. On private images it is a release.
+
+    >>> threshold(np.arange(101.0), false_positive_rate=0.05)
+    95.0
+    """
+    if not 0.0 < false_positive_rate < 1.0:
+        raise ValueError(
+            f"false_positive_rate={false_positive_rate!r} must be in (0, 1), for example 0.05"
+        )
+    return float(np.quantile(normal_scores, 1.0 - false_positive_rate))
+
+
 def _areas(
     normal: NDArray[Any], defective: NDArray[Any], weights: NDArray[Any], limits: Sequence[float]
 ) -> list[float] | None:

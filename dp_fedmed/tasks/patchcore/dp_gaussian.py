@@ -13,6 +13,7 @@ patch is 0, a non-finite vector is 0.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +104,10 @@ class DPGaussian(PrivateStatistic):
             covariance = unpacked(mean * scale, d)
         precision = repaired_inverse(covariance, noise_std=noise_std * scale, floor=self.floor)
         return {**state, "step": step, "mean": centre, "precision": precision}
+
+    def units_needed(self, noise_multiplier: float) -> int:
+        """√2·d·σ: the noise's eigenvalues then reach those of an even covariance of norm 1."""
+        return math.ceil(math.sqrt(2.0) * self.public_map.dimension * noise_multiplier)
 
     def model(self, state: State) -> GaussianModel:
         """Mahalanobis scores."""

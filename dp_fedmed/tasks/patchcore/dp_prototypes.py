@@ -13,6 +13,7 @@ public prototypes only: no other image can change it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,9 +50,9 @@ class DPPrototypes(PrivateStatistic):
         anchors: NDArray[Any],
         *,
         num_steps: int = 2,
-        radius: float = 0.5,
+        radius: float = 1.0,
         count_share: float = 0.5,
-        bandwidth: float = 0.25,
+        bandwidth: float = 0.15,
         power: float = 1.0,
     ) -> None:
         super().__init__(public_map)
@@ -63,7 +64,7 @@ class DPPrototypes(PrivateStatistic):
         if num_steps < 1 or not 0.0 < count_share < 1.0 or not radius > 0.0:
             raise ValueError(
                 f"num_steps={num_steps!r}, count_share={count_share!r}, radius={radius!r}: try "
-                "num_steps=2, count_share=0.5, radius=0.5"
+                "num_steps=2, count_share=0.5, radius=1"
             )
         self.num_steps, self.radius, self.count_share = num_steps, radius, count_share
         self.bandwidth, self.power = bandwidth, power
@@ -117,6 +118,12 @@ class DPPrototypes(PrivateStatistic):
             "prototypes": prototypes + moves,
             "shares": kept,
         }
+
+    def units_needed(self, noise_multiplier: float) -> int:
+        """K·σ·√(d/(1−a)): a prototype with its even share then moves by more than the noise."""
+        count, d = self.anchors.shape
+        noise = noise_multiplier * math.sqrt(d / (1.0 - self.count_share))
+        return math.ceil(int(count) * noise)
 
     def model(self, state: State) -> PrototypeModel:
         """Minus the log-density of the prototypes."""

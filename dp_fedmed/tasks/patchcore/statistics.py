@@ -80,6 +80,13 @@ class PrivateStatistic(ABC):
         """
 
     @abstractmethod
+    def units_needed(self, noise_multiplier: float) -> int:
+        """From how many images (or clients, where they are the unit) on a release says something.
+
+        Below it, the noise in a step is larger than what it hides: a plan should say so.
+        """
+
+    @abstractmethod
     def model(self, state: State) -> AnomalyModel:
         """What scores images, after the last step."""
 
