@@ -266,3 +266,13 @@ def test_noisy_rows_carry_the_noise_they_promise():
     )
     assert (noisy - clean).std() == pytest.approx(rows.sanitizer.noise_std, rel=0.05)
     assert rows.model(noisy).patch_scores(data[:2]).shape == (2, 16)
+
+
+@pytest.mark.parametrize("name", ["gaussian, 1 step", "prototypes", "prototypes, small radius"])
+def test_the_proof_holds_before_clipping(name):
+    """Clipping then changes nothing, and biases nothing."""
+    statistic = STATISTICS[name]()
+    patches = public_map()(np.concatenate([images(), np.stack(hostile())]))
+    for state in states(statistic, images()):
+        vectors = statistic._vectors(patches, state)
+        assert np.linalg.norm(vectors, axis=1).max() <= 1.0
