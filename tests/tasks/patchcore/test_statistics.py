@@ -157,10 +157,15 @@ def test_the_gaussian_is_that_of_the_data():
     state = fitted(statistic, data)
     rows = public_map()(data).reshape(-1, DIMENSION).astype(np.float64)
     assert np.allclose(state["mean"], rows.mean(axis=0), atol=1e-6)
-    inverse = np.linalg.inv(np.cov(rows.T, bias=True))
-    assert np.allclose(state["precision"], inverse, rtol=1e-3, atol=1e-2)
+    own = rows.reshape(300, 16, DIMENSION).mean(axis=1)
+    within = np.cov((rows.reshape(300, 16, DIMENSION) - own[:, None]).reshape(-1, 6).T, bias=True)
+    assert np.allclose(state["patch_precision"], np.linalg.inv(within), rtol=1e-3, atol=1e-2)
+    between = np.linalg.inv(np.cov(own.T, bias=True))
+    assert np.allclose(state["image_precision"], between, rtol=1e-3, atol=1e-1)
     single = fitted(DPGaussian(public_map(), num_steps=1), data)
-    assert np.allclose(single["precision"], inverse, rtol=1e-3, atol=1e-2)
+    inverse = np.linalg.inv(np.cov(rows.T, bias=True))
+    assert np.allclose(single["mean"], rows.mean(axis=0), atol=1e-6)
+    assert np.allclose(single["patch_precision"], inverse, rtol=1e-3, atol=1e-2)
 
 
 def test_prototypes_move_to_where_patches_are():
