@@ -13,6 +13,7 @@ import os
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from dp_fedmed.models.backbones import make_backbone
 from dp_fedmed.privacy import NoiseStream, compute_noise_multiplier
 from dp_fedmed.tasks.anomaly_metrics import auroc
 from dp_fedmed.tasks.patchcore import MemoryBank, PatchFeatures, greedy_k_center, merge_banks
+from dp_fedmed.tasks.patchcore.coreset import SELECTION_DIMENSION
 from dp_fedmed.tasks.patchcore.dp_gaussian import GaussianModel
 from dp_fedmed.tasks.patchcore.noisy_rows import NoisyRows
 from dp_fedmed.tasks.patchcore.private import DIMENSIONS, make_statistic, public_images, release
@@ -72,9 +74,10 @@ def bank_scores(bank: Features, test: Features) -> Scores:
     return np.array([memory.score(image)[0] for image in test])
 
 
-def central_bank(tiles: Tiles, seed: int) -> Scores:
+def central_bank(tiles: Tiles, seed: int, projection: int | None = SELECTION_DIMENSION) -> Scores:
     rows = tiles.to_rows(tiles.train).reshape(-1, BANK_DIMENSION)
-    return bank_scores(rows[greedy_k_center(rows, BANK, seed=seed)], tiles.to_rows(tiles.test))
+    chosen = greedy_k_center(rows, BANK, seed=seed, projection=projection)
+    return bank_scores(rows[chosen], tiles.to_rows(tiles.test))
 
 
 def merged_bank(tiles: Tiles, seed: int) -> Scores:
@@ -138,6 +141,10 @@ def no_training(tiles: Tiles, seed: int) -> Scores:
 
 ROWS: dict[str, tuple[Callable[[Tiles, int], Scores], float]] = {
     "memory bank, central": (central_bank, 0.90),
+    "memory bank, central, chosen without projection": (
+        partial(central_bank, projection=None),
+        0.90,
+    ),
     f"memory bank, {CLIENTS} clients": (merged_bank, 0.90),
     "no training image at all, ε = 0": (no_training, 0.0),
     "dp_gaussian, ε = 8": (private("dp_gaussian", 8.0), 0.72),

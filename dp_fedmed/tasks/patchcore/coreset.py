@@ -17,7 +17,7 @@ Floats = NDArray[np.float32]
 Progress = Callable[[int, int], None]
 
 #: Selection looks at random projections to this many dimensions.
-SELECTION_DIMENSION = 32
+SELECTION_DIMENSION = 64
 
 
 def coreset_size(num_rows: int, *, ratio: float | None = None, size: int | None = None) -> int:

@@ -80,7 +80,7 @@ def test_private_models_find_defects_too(name, epsilon, least):
 
 def test_the_attack_succeeds_against_a_bank_and_not_against_a_private_model():
     _, train, val, _, _ = textures()
-    assert nearest_distance_attack(bank(), train, val) > 0.9
+    assert nearest_distance_attack(bank(), train, val) > 0.8
     model = private_model("dp_gaussian", 2.0, dimension=24)
     assert 0.35 < nearest_distance_attack(model, train, val) < 0.65
 
