@@ -34,15 +34,15 @@ def anomalib_k_center(rows: NDArray[np.float32], size: int, start: int) -> NDArr
 def selection_rows() -> list[Row]:
     rows = stream(0, "bench-k-center").standard_normal((NUM_ROWS, DIMENSION), dtype=np.float32)
     theirs = best_of(2, lambda: anomalib_k_center(rows, CHOSEN, 0)) / CHOSEN
-    exact = best_of(2, lambda: greedy_k_center(rows, CHOSEN, start=0, projection=None)) / CHOSEN
     ours = best_of(2, lambda: greedy_k_center(rows, CHOSEN, start=0)) / CHOSEN
+    fast = best_of(2, lambda: greedy_k_center(rows, CHOSEN, start=0, projection=32)) / CHOSEN
     size = f"N={NUM_ROWS}, d={DIMENSION}, k={CHOSEN}"
     return [
         Row(f"k-center, anomalib's update, {size}", 1e3 * theirs, unit="ms/row"),
-        Row("k-center, ours without projection", 1e3 * exact, unit="ms/row"),
-        Row("k-center, ours, projection included", 1e3 * ours, unit="ms/row"),
-        Row("times anomalib's speed, no projection", theirs / exact, 2.0, "×", at_least=True),
-        Row("times anomalib's speed, projection", theirs / ours, 2.0, "×", at_least=True),
+        Row("k-center, ours, exact", 1e3 * ours, unit="ms/row"),
+        Row("k-center, ours, projected to 32 dimensions", 1e3 * fast, unit="ms/row"),
+        Row("times anomalib's speed, exact", theirs / ours, 2.0, "×", at_least=True),
+        Row("times anomalib's speed, projected", theirs / fast, 2.0, "×", at_least=True),
     ]
 
 

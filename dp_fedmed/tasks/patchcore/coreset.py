@@ -16,8 +16,9 @@ from dp_fedmed.randomness import stream
 Floats = NDArray[np.float32]
 Progress = Callable[[int, int], None]
 
-#: Selection looks at random projections to this many dimensions.
-SELECTION_DIMENSION = 64
+#: Selection looks at random projections to this many dimensions. On magnetic tiles with 128
+#: dimensions, 64 costs 0.012 of image AUROC and 32 costs 0.017.
+SELECTION_DIMENSION = 128
 
 
 def coreset_size(num_rows: int, *, ratio: float | None = None, size: int | None = None) -> int:
@@ -52,8 +53,9 @@ def greedy_k_center(
         size: k; all rows are returned when there are not more.
         seed: decides the starting row and the projection.
         projection: distances are measured after a random projection to this many dimensions, which
-            changes them by a few percent and costs d/projection times less; None measures them
-            exactly. What is returned are positions of the rows as they were given.
+            changes them by some percent and costs d/projection times less; rows with no more
+            dimensions, and None, are measured exactly. What is returned are positions of the rows
+            as they were given.
         start: the first position; it is part of the result.
         progress: called with (rows chosen, rows wanted), about a hundred times.
 
