@@ -16,6 +16,7 @@ PARTS = {
     "real_round": "a whole round with real work, against a bare two-process PyTorch loop",
     "private_round": "a DP-SGD round, against a bare two-process loop over Opacus' optimizer",
     "per_sample": "per-sample gradients, against Opacus' own ways and plain SGD",
+    "durability": "what surviving a crash costs, and starting again",
     "accountant": "recording, reporting and calibrating privacy",
     "scaling": "two workers against one, and the default experiment on local against Ray",
     "many_clients": "memory with ten thousand clients",

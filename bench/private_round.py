@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from multiprocessing.connection import Connection
+from typing import cast
 
 import numpy as np
 import torch
@@ -16,10 +17,14 @@ from bench.real_round import USERS, compare, config_for, users_of
 from bench.rows import Row
 from dp_fedmed.config import Config
 from dp_fedmed.data import load_data, partition
+from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.privacy_plan import make_plan
+from dp_fedmed.federation.run_store import RunStore
 from dp_fedmed.federation.sampling import make_sampler
+from dp_fedmed.federation.secrets import RoundSecrets, round_digest
 from dp_fedmed.models import build_model
+from dp_fedmed.privacy.noise import NoiseKey
 
 RATE, STEPS = 0.2, 5
 
@@ -75,7 +80,15 @@ def rows() -> list[Row]:
             sampler=make_sampler(config.federation),
             is_private=False,
         )
-        ours, bare, quotient = compare(config, _bare_half, PrivacyGuard(config, plan))
+        store = RunStore.create(config)  # with its ledger: a charge waits for the disk
+        store.begin_phase(plan, "")
+        guard = PrivacyGuard(config, plan, store.journal)
+
+        def secrets(server_round: int, model: model_arrays.State) -> RoundSecrets:
+            digest = round_digest(list(model.values()), config, {})
+            return RoundSecrets(cast(NoiseKey, store.key), "bench", server_round, digest)
+
+        ours, bare, quotient = compare(config, _bare_half, guard, secrets)
     return [
         Row("DP-SGD round, 26k parameters, batch 10", ours * 1e3, None, "ms"),
         Row("bare loop over Opacus' optimizer", bare * 1e3, None, "ms"),

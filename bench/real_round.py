@@ -26,6 +26,7 @@ from dp_fedmed.federation.local_grid import LocalGrid
 from dp_fedmed.federation.nodes import wait_for_nodes
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import make_sampler
+from dp_fedmed.federation.secrets import RoundSecrets
 from dp_fedmed.federation.strategy import DPStrategy
 from dp_fedmed.models import build_model
 
@@ -137,7 +138,10 @@ def _bare_half(end: Connection, config: Config, half: int) -> None:
 
 
 def compare(
-    config: Config, bare_half: Half, guard: PrivacyGuard | None = None
+    config: Config,
+    bare_half: Half,
+    guard: PrivacyGuard | None = None,
+    secrets: Callable[[int, model_arrays.State], RoundSecrets] | None = None,
 ) -> tuple[float, float, float]:
     """(our round, the bare round, their ratio): the best of interleaved rounds, in seconds."""
     runtime = ClientRuntime(config)
@@ -153,13 +157,29 @@ def compare(
             sampler=make_sampler(config.federation),
             seed=0,
             guard=guard,
+            secrets=secrets,
         )
         arrays = model_arrays.to_record(runtime.state.read())
-        told = ConfigRecord({"input_shape": [1, 28, 28], "num_classes": 10})
+        told = ConfigRecord(
+            {
+                "input_shape": [1, 28, 28],
+                "num_classes": 10,
+                "run": "bench",
+                "streams": "bench",
+                "phase": 0,
+            }
+        )
         weights = [value.astype(np.float32) for value in model_arrays.from_record(arrays).values()]
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
             begun = time.perf_counter()
-            result = strategy.start(grid, arrays, num_rounds=1, timeout=None, train_config=told)
+            result = strategy.start(
+                grid,
+                arrays,
+                num_rounds=number + 1,
+                timeout=None,
+                train_config=told,
+                after_round=number,
+            )
             arrays = result.arrays
             ours = time.perf_counter() - begun
             begun = time.perf_counter()

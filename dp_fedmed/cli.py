@@ -18,16 +18,18 @@ dp-fedmed: differentially private federated learning for medicine.
 Usage: dp-fedmed COMMAND [arguments]
 
 Commands:
-  run    train a federation, or sweep over many     dp-fedmed run task=digits
-  data   who would hold which records               dp-fedmed data data.partition.name=dirichlet
+  run      train a federation, or sweep over many   dp-fedmed run task=digits
+  resume   go on with a run                         dp-fedmed resume checkpoints/my_run
+  ledger   what a run has spent, checked            dp-fedmed ledger verify checkpoints/my_run
+  data     who would hold which records             dp-fedmed data data.partition.name=dirichlet
 
 dp-fedmed run --help      groups, keys and examples
 dp-fedmed run --cfg job   every setting with the value it would have
 dp-fedmed --version       the installed version
 
 A run writes one directory: config.yaml, metrics.jsonl, model.safetensors, privacy_report.json,
-metrics.png, partition.png and run.log. Its place is printed at the end, and is yours to choose with
-run_dir=/absolute/path.
+metrics.png, partition.png, run.log, round_NNNN/ to go on from, and private/. Its place is printed
+at the end, and is yours to choose with run_dir=/absolute/path.
 """
 
 EXIT_STOPPED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
@@ -36,7 +38,12 @@ EXIT_STOPPED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns 0 (well), 1 (stopped early), 2 (wrong settings) or 130 (Ctrl-C)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    commands: dict[str, Callable[[list[str]], int]] = {"run": _run, "data": _data}
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "run": _run,
+        "resume": _resume,
+        "ledger": _ledger,
+        "data": _data,
+    }
     if not given or given[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         return 0
@@ -60,6 +67,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except Exception as error:
+        if not _is_refusal(error):
+            raise
+        print(f"dp-fedmed: {error}", file=sys.stderr)
+        return EXIT_STOPPED
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether an error's message is a sentence for the user."""
+    from dp_fedmed.federation.checkpoint import CheckpointError
+    from dp_fedmed.federation.durable import RunLocked
+    from dp_fedmed.privacy.ledger import LedgerError
+
+    known = isinstance(error, CheckpointError | RunLocked | LedgerError)
+    return known or (isinstance(error, OSError) and error.filename is not None)
 
 
 def entry() -> None:
@@ -100,7 +122,7 @@ def _run(arguments: list[str]) -> int:
     from dp_fedmed import config
 
     config.register()
-    checked = _checked_arguments(arguments)
+    checked = _checked_arguments(config.resume_words(arguments))
     if {"-m", "--multirun"} & set(checked):
         folders = [word for word in checked if word.startswith("run_dir=")]
         checked += [f"hydra.sweep.dir={word.removeprefix('run_dir=')}" for word in folders]
@@ -139,10 +161,15 @@ def _run_job(tree: Any) -> int:
     output = Path(HydraConfig.get().runtime.output_dir).absolute()
     try:
         tree.run_dir = str(output)
+        overrides = list(HydraConfig.get().overrides.task)
+        if tree.resume is not None:
+            if HydraConfig.get().mode == RunMode.MULTIRUN:
+                raise configuration.ConfigError("resume=… goes on with one run, not with a sweep")
+            return _federate(_with_absolute_data_path(configuration.resumed(tree, overrides)))
+        configuration.explicit_groups_win(tree, overrides)
         config = _with_absolute_data_path(configuration.from_dictconfig(tree))
         if HydraConfig.get().mode == RunMode.MULTIRUN:
-            overrides = " ".join(HydraConfig.get().overrides.task)
-            print(f"\n#{HydraConfig.get().job.num}: {overrides}", flush=True)
+            print(f"\n#{HydraConfig.get().job.num}: {' '.join(overrides)}", flush=True)
         return _federate(config)
     except configuration.ConfigError as error:
         print(f"dp-fedmed: {error}", file=sys.stderr)
@@ -171,10 +198,81 @@ def _federate(config: Config) -> int:
         from dp_fedmed.reporting.run_log import quiet_console
 
         quiet_console()
-    result = run_federation(config, ConsoleDisplay(config, console))
+        from dp_fedmed.federation.resume import RunFinished
+
+    try:
+        result = run_federation(config, ConsoleDisplay(config, console))
+    except RunFinished as finished:
+        console.print(str(finished), soft_wrap=True, highlight=False)
+        return 0
     if result.stopped.startswith("interrupted"):
         return EXIT_INTERRUPTED
     return 0 if result.stopped == "completed" else EXIT_STOPPED
+
+
+RESUME_HELP = """\
+dp-fedmed resume RUN_DIR [overrides]: go on with a run that was stopped, killed or cut off.
+
+  dp-fedmed resume checkpoints/my_run                            from its last checkpoint
+  dp-fedmed resume checkpoints/my_run resume=round:10            from an older one
+  dp-fedmed resume checkpoints/my_run federation.num_rounds=40   with more rounds
+  dp-fedmed resume checkpoints/my_run new_phase=true privacy.sample.target_epsilon=5
+
+The settings are those that the run had; overrides change single ones. What the guarantee rests on
+(noise, clipping, sampling rates, deltas, data, model) changes only in a new phase, whose cost is
+added to what is spent. What was spent stays spent, whichever checkpoint is gone on from.
+"""
+
+
+def _resume(arguments: list[str]) -> int:
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(RESUME_HELP, end="")
+        return 0 if arguments else EXIT_USAGE
+    from dp_fedmed.config import ConfigError, compose, resume_words
+
+    folder, *overrides = arguments
+    if "=" in folder or not Path(folder).is_dir():
+        raise ConfigError(f"{folder} is not a run directory: for example checkpoints/my_run")
+    path = str(Path(folder).resolve()).replace("'", "\\'")
+    for word in overrides:
+        place = word.removeprefix("resume=")
+        if word.startswith("run_dir=") or (place != word and Path(place).is_dir()):
+            raise ConfigError(f"{word} names another run directory than {folder}: give one of them")
+    chosen = [] if any(word.startswith("resume=") for word in overrides) else ["resume=last"]
+    words = resume_words([f"run_dir='{path}'", *chosen, *overrides])
+    if not (Path(folder) / "config.yaml").is_file():
+        raise ConfigError(f"{folder} holds no run to resume: config.yaml is missing")
+    return _federate(_with_absolute_data_path(compose(words)))
+
+
+LEDGER_HELP = """\
+dp-fedmed ledger show RUN_DIR     the ledger as a table, with ε after every charge
+dp-fedmed ledger verify RUN_DIR   check every record and checkpoint, and recompute ε
+
+Both read private/ledger.jsonl and private/secret/ledger.key. Neither prints who took part, nor a
+digest of anything private. verify exits with 1 if something does not hold.
+"""
+
+
+def _ledger(arguments: list[str]) -> int:
+    if {"-h", "--help"} & set(arguments):
+        print(LEDGER_HELP, end="")
+        return 0
+    if len(arguments) != 2 or arguments[0] not in ("show", "verify"):
+        print(LEDGER_HELP, end="", file=sys.stderr)
+        return EXIT_USAGE
+    from rich.console import Console
+
+    from dp_fedmed.config import ConfigError
+    from dp_fedmed.reporting.ledger import print_ledger, print_verification
+
+    path = Path(arguments[1]).resolve()
+    if not path.is_dir():
+        raise ConfigError(f"{arguments[1]} is not a run directory: for example checkpoints/my_run")
+    if arguments[0] == "show":
+        print_ledger(path, Console())
+        return 0
+    return 0 if print_verification(path, Console()) else EXIT_STOPPED
 
 
 def _data(arguments: list[str]) -> int:

@@ -19,7 +19,8 @@ from dp_fedmed.config import Config, ConfigError, GradMode, from_run_config
 from dp_fedmed.data import DataSet, Records, cap_groups, load_data, partition, split_client
 from dp_fedmed.data.records import Indices, joined
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.client_ledger import ClientLedger
+from dp_fedmed.federation.client_ledger import Asked, Budget, ClientLedger
+from dp_fedmed.federation.durable import reach
 from dp_fedmed.federation.failures import ClientFailed, describe_failure
 from dp_fedmed.federation.nodes import client_name
 from dp_fedmed.federation.privacy_plan import default_delta, sample_rate, steps_per_round
@@ -27,8 +28,8 @@ from dp_fedmed.federation.secrets import (
     RoundSecrets,
     client_folder,
     client_key,
+    client_ledger_key,
     round_digest,
-    run_name,
 )
 from dp_fedmed.models import build_model
 from dp_fedmed.privacy.noise import Purpose
@@ -57,6 +58,8 @@ class ClientRuntime:
         self._gradients: PerSampleGradients | None = None
         self._decoded: tuple[ArrayRecord, model_arrays.State] | None = None
         self._built: tuple[tuple[int, ...], int] | None = None
+        self._ledgers: dict[str, ClientLedger] = {}
+        self._digests: dict[str, str] = {}
 
     @functools.cached_property
     def device(self) -> torch.device:
@@ -125,6 +128,7 @@ class ClientRuntime:
     def train(self, message: Message, context: Context) -> RecordDict:
         """Train on this client's records; the answer is the change of the model."""
         told = message.content.config_records["config"]
+        self._refuse_other_style(told)
         self._enter(told)
         name = client_name(context.node_config)
         server_round = int(told["round"])  # type: ignore[arg-type]
@@ -156,6 +160,15 @@ class ClientRuntime:
         content["metrics"] = MetricRecord(metrics)
         return content
 
+    def _refuse_other_style(self, told: ConfigRecord) -> None:
+        """Train with the guarantee that the server counts on, or not at all."""
+        style = str(self.config.privacy.style)
+        if told.get("style", style) != style:
+            raise ConfigError(
+                f"the server runs privacy.style={told['style']!r}, this client {style}: start both "
+                "with the same settings"
+            )
+
     def evaluate(self, message: Message, context: Context) -> RecordDict:
         """Evaluate the model on this client's validation records."""
         self._enter(message.content.config_records["config"])
@@ -175,24 +188,28 @@ class ClientRuntime:
         """DP-SGD as the server asks, if that is what this client's own configuration implies."""
         from dp_fedmed.tasks.dp_sgd import train_privately
 
-        config = self.config
+        config, node = self.config, context.node_config
         plan = self._plan(told, len(records))
-        server_round = int(told["round"])  # type: ignore[arg-type]
-        settings = config.privacy.sample
-        ClientLedger(client_folder(config, context.node_config), name, run_name(config)).charge(
-            server_round,
-            plan,
-            budget=settings.target_epsilon,
-            method=config.privacy.accountant.value,
-            # The server's default δ is for all records, so smaller than this, and its ε larger.
-            delta=settings.target_delta or default_delta(len(records)),
+        phase = int(told["phase"])  # type: ignore[arg-type]
+        key = client_key(config, node, name, phase)
+        asked = Asked(
+            run=str(told["run"]),
+            phase=phase,
+            server_round=int(told["round"]),  # type: ignore[arg-type]
+            charge=int(told["charge"]),  # type: ignore[arg-type]
+            digest=round_digest(list(received.values()), config, plan.in_force).hex(),
+            data=self._data_digest(records, node, name),
         )
+        ledger, budget = self._ledger(node, name), self._budget(len(records))
+        ledger.charge(asked, plan, budget)
+        reach("client:charged")
         secrets = RoundSecrets(
-            key=client_key(config, context.node_config, name),
-            run=run_name(config),
-            server_round=server_round,
-            digest=round_digest(list(received.values()), config, plan.in_force),
+            key=key,
+            run=str(told["streams"]),
+            server_round=asked.server_round,
+            digest=bytes.fromhex(asked.digest),
             client=name,
+            phase=asked.phase,
         )
         result = train_privately(
             self.gradients(plan),
@@ -203,14 +220,40 @@ class ClientRuntime:
             noise_for=lambda step, exact: secrets.noise(Purpose.RECORD_NOISE, exact, step),
             device=self.device,
         )
+        reply = key.private_digest(self.state.read().values()).hex()
         realised = ConfigRecord(
             {
                 "noise_multiplier": plan.noise_multiplier,
                 "sample_rate": plan.sample_rate,
                 "steps": plan.steps,
+                "charges": ledger.answer(asked, plan, budget, reply),
             }
         )
         return result, realised
+
+    def _ledger(self, node: Mapping[str, Any], name: str) -> ClientLedger:
+        """This client's own ledger, opened once per process."""
+        if name not in self._ledgers:
+            self._ledgers[name] = ClientLedger(
+                client_folder(self.config, node),
+                name,
+                client_ledger_key(self.config, node, name),
+                durable="state-dir" in node,
+            )
+        return self._ledgers[name]
+
+    def _budget(self, records: int) -> Budget:
+        settings = self.config.privacy.sample
+        # The server's default δ is for all records, so smaller than this, and its ε larger.
+        delta = settings.target_delta or default_delta(records)
+        return Budget(settings.target_epsilon, delta, self.config.privacy.accountant.value)
+
+    def _data_digest(self, records: Records, node: Mapping[str, Any], name: str) -> str:
+        """Keyed digest of this client's records, computed once per process."""
+        if name not in self._digests:
+            key = client_ledger_key(self.config, node, name)
+            self._digests[name] = key.digest([records.x, records.y]).hex()
+        return self._digests[name]
 
     def _plan(self, told: ConfigRecord, records: int) -> DPSGDPlan:
         """What to do, checked against what this client's own data and settings imply."""

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.config_checks import METRICS, cohort_size, validate
+from dp_fedmed.config_checks import METRICS, RESUME, cohort_size, validate
 from dp_fedmed.config_schema import (
     AccountantName,
     Calibration,
+    CheckpointConfig,
     Clipping,
     Config,
     ConfigError,
@@ -41,6 +42,7 @@ from dp_fedmed.config_schema import (
     UserPrivacyConfig,
     Weighting,
     get,
+    leaf_keys,
     tree_keys,
 )
 
@@ -51,6 +53,7 @@ __all__ = [
     "METRICS",
     "AccountantName",
     "Calibration",
+    "CheckpointConfig",
     "Clipping",
     "Config",
     "ConfigError",
@@ -78,10 +81,15 @@ __all__ = [
     "cohort_size",
     "compose",
     "conf_dir",
+    "explicit_groups_win",
     "from_dictconfig",
     "from_run_config",
+    "from_yaml",
     "get",
+    "leaf_keys",
     "register",
+    "resume_words",
+    "resumed",
     "root_message",
     "tree_keys",
     "validate",
@@ -89,6 +97,7 @@ __all__ = [
 
 GROUPS = ("task", "privacy", "federation", "engine", "training", "recipe")
 RUN_CONFIG_GROUPS = ("task", "privacy", "federation", "training")  # the engine is Flower's there
+RUN_CONFIG_DEFAULTS = {"task": "breast_cancer", "privacy": "none"}  # as in pyproject.toml
 
 
 def conf_dir() -> Path:
@@ -148,10 +157,15 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     from hydra.errors import HydraException
 
     register()
-    checked = check_overrides(overrides)
+    checked = [*_stored_groups(overrides), *check_overrides(overrides)]
     try:
         with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
-            return from_dictconfig(hydra_compose("config", overrides=checked))
+            tree = hydra_compose("config", overrides=checked)
+            explicit_groups_win(tree, overrides)
+            # A deployed client has no run directory: it must be given the run's settings again.
+            if tree.resume is not None and (Path(str(tree.run_dir)) / "config.yaml").exists():
+                return resumed(tree, overrides)
+            return from_dictconfig(tree)
     except HydraException as error:
         raise ConfigError(root_message(error)) from error
 
@@ -171,6 +185,13 @@ def from_dictconfig(tree: DictConfig) -> Config:
     return config
 
 
+def from_yaml(text: str) -> Config:
+    """A configuration as `Config.to_yaml` wrote it."""
+    from omegaconf import OmegaConf
+
+    return from_dictconfig(OmegaConf.create(text))  # type: ignore[arg-type]
+
+
 def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:
     """The configuration that Flower's run-config describes.
 
@@ -180,21 +201,153 @@ def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:
     >>> from_run_config({"task": "digits", "overrides": "seed=7 federation.num_rounds=3"}).seed
     7
     """
-    chosen = [
-        f"{group}={run_config[group]}" for group in RUN_CONFIG_GROUPS if run_config.get(group)
-    ]
     try:
         further = shlex.split(str(run_config.get("overrides", "")))
     except ValueError as error:
         raise ConfigError(f"run-config key 'overrides' cannot be split: {error}") from error
+    if run_config.get("resume"):
+        further.append(f"resume={_quoted(str(run_config['resume']))}")
     if run_config.get("run-dir"):
         further.append(f"run_dir={_quoted(str(run_config['run-dir']))}")
-    elif not any(word.startswith("run_dir=") for word in further):
+    further = resume_words(further)
+    resumes = any(word.startswith("resume=") for word in further)
+    chosen = [
+        f"{group}={run_config[group]}"
+        for group in RUN_CONFIG_GROUPS
+        if run_config.get(group)
+        and not (resumes and run_config[group] == RUN_CONFIG_DEFAULTS.get(group))
+    ]
+    if not any(word.startswith("run_dir=") for word in further):
         # The app's folder is Flower's bundle and its working directory the SuperLink's; both apps
         # know the run's id, and so the same folder.
         runs = Path.home() / "dp_fedmed" / "checkpoints"
         chosen.append(f"run_dir={runs}/flower_{run_id}_${{task.name}}_${{privacy.style}}")
     return compose([*chosen, *further])
+
+
+def resume_words(words: Sequence[str]) -> list[str]:
+    """`resume=RUN_DIR` as what it means: that run directory, from its last checkpoint.
+
+    >>> resume_words(["resume=last", "run_dir=/runs/a"])
+    ['resume=last', 'run_dir=/runs/a']
+    """
+    meant = []
+    for word in words:
+        value = word.removeprefix("resume=").strip("'\"")
+        if not word.startswith("resume=") or RESUME.fullmatch(value):
+            meant.append(word)
+            continue
+        path = Path(value).expanduser()
+        if not path.is_dir():
+            raise ConfigError(
+                f"resume={value} is neither last, best or round:3 nor a run directory: for example "
+                f"resume={Path(default_runs_dir()) / 'my_run'}"
+            )
+        meant += [f"run_dir={_quoted(str(path.resolve()))}", "resume=last"]
+    given = {word.split("=")[0] for word in meant}
+    if "resume" in given and "run_dir" not in given:
+        raise ConfigError("resume=… needs to know which run: give run_dir=/absolute/path with it")
+    return meant
+
+
+def resumed(tree: DictConfig, overrides: Sequence[str]) -> Config:
+    """The settings of the run at `run_dir`, changed by these overrides only.
+
+    Args:
+        tree: what Hydra composed from the overrides; its untouched values are not used.
+        overrides: Hydra's words as the user gave them.
+
+    Raises:
+        ConfigError: if there is no run at `run_dir`.
+    """
+    from omegaconf import OmegaConf
+    from yaml import YAMLError
+
+    file = Path(str(tree.run_dir)) / "config.yaml"
+    if not file.is_file():
+        raise ConfigError(f"run_dir={tree.run_dir} holds no run to resume: {file} is missing")
+    try:
+        stored = from_yaml(_settings_in_ledger(file.parent) or file.read_text(encoding="utf-8"))
+    except (ValueError, YAMLError) as error:
+        raise ConfigError(f"{file} cannot be read, restore it: {error}") from error
+    merged = OmegaConf.merge(_schema(), OmegaConf.create(stored.to_yaml()))
+    for key in _touched(overrides):
+        OmegaConf.update(merged, key, OmegaConf.select(tree, key), merge=False)
+    merged.run_dir = str(tree.run_dir)
+    config = from_dictconfig(merged)  # type: ignore[arg-type]
+    from dp_fedmed.federation.settings import changed, refuse_other_run
+
+    refuse_other_run(changed(stored, config))
+    return config
+
+
+def _stored_groups(overrides: Sequence[str]) -> list[str]:
+    """The task and the style of the run that is resumed, for groups to be composed with."""
+    given = dict(word.split("=", 1) for word in overrides if "=" in word)
+    if "resume" not in given or "run_dir" not in given:
+        return []
+    import yaml
+
+    folder = Path(given["run_dir"].strip("'\""))
+    try:
+        content = yaml.safe_load(
+            _settings_in_ledger(folder) or (folder / "config.yaml").read_text()
+        )
+        stored = {"task": content["task"]["name"], "privacy": content["privacy"]["style"]}
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        return []  # what is wrong is said when the run is opened
+    return [
+        f"{group}={name}"
+        for group, name in stored.items()
+        if group not in given and (conf_dir() / group / f"{name}.yaml").is_file()
+    ]
+
+
+def _settings_in_ledger(run_dir: Path) -> str | None:
+    """The settings that a run's ledger holds: a crash may have come before `config.yaml` had them.
+
+    They are not trusted here: the server checks the ledger before it goes on.
+    """
+    import json
+
+    try:
+        lines = (run_dir / "private" / "ledger.jsonl").read_bytes().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        if b'"config":"' in line:
+            try:
+                return str(json.loads(line)["body"]["config"])
+            except (ValueError, KeyError, TypeError):
+                return None
+    return None
+
+
+def _touched(overrides: Sequence[str]) -> list[str]:
+    """The keys that overrides set: their own, or those of the group choices."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    keys: list[str] = []
+    for text in overrides:
+        override = OverridesParser.create().parse_override(text)
+        key = override.key_or_group
+        if key not in GROUPS:
+            keys += [] if key.startswith("hydra") else [key]
+            continue
+        file = conf_dir() / key / f"{override.value()}.yaml"
+        if not file.is_file():
+            continue  # a group folder of the user's own: its keys cannot be told apart
+        content = OmegaConf.load(file)
+        is_global = file.read_text(encoding="utf-8").startswith("# @package _global_")
+        prefix = "" if is_global else f"{key}."
+        keys += [
+            known
+            for known in leaf_keys()
+            if known.startswith(prefix)
+            and OmegaConf.select(content, known.removeprefix(prefix)) is not None
+        ]
+    return keys
 
 
 def _quoted(value: str) -> str:
@@ -239,7 +392,33 @@ def check_overrides(overrides: Sequence[str], *, own_groups: bool = False) -> li
         ):
             raise ConfigError(f"unknown key {key!r}{_nearest(key, [*known, *GROUPS])}")
         checked.append(f"++{text}" if text.startswith(("model.args.", "model.args=")) else text)
+    given = {text.split("=")[0] for text in overrides}
+    if "model._target_" in given and "recipe" not in given and not own_groups:
+        checked.append("recipe=none")  # a recipe is tuned for its own model, not for the user's
     return checked
+
+
+def explicit_groups_win(tree: DictConfig, overrides: Sequence[str]) -> None:
+    """Let a `training=` or `federation=` that the user names stand over the recipe, in place."""
+    from omegaconf import OmegaConf
+
+    given = dict(text.split("=", 1) for text in overrides if "=" in text)
+    if "recipe" in given:
+        return
+    recipe = (
+        conf_dir() / "recipe" / f"{given.get('task', 'breast_cancer')}-{tree.privacy.style}.yaml"
+    )
+    if not recipe.is_file():
+        return
+    tuned = OmegaConf.load(recipe)
+    for group in ("training", "federation"):
+        file = conf_dir() / group / f"{given.get(group)}.yaml"
+        if group not in given or not file.is_file():
+            continue
+        for key, value in OmegaConf.load(file).items():
+            dotted = f"{group}.{key!s}"
+            if dotted not in given and OmegaConf.select(tuned, dotted) is not None:
+                OmegaConf.update(tree, dotted, value)
 
 
 def _check_choice(group: str, value: Any) -> None:

@@ -20,6 +20,7 @@ from dp_fedmed.config_schema import (
 )
 
 GROUPS_FIELD = "groups"
+RESUME = re.compile(r"last|best|round:\d+")
 SKEWS = ("linear", "square", "exponential")
 
 
@@ -70,6 +71,8 @@ RANGES: tuple[tuple[str, float, float], ...] = (
     ("federation.client_evaluate_every", 0, 1e6),
     ("federation.client_evaluate_max", 1, 1e7),
     ("engine.workers", 1, 1024),
+    ("checkpoint.every", 1, 1e6),
+    ("checkpoint.keep", 1, 1e6),
     ("privacy.noise_seed", 0, 2**63 - 1),
     *(
         (f"privacy.{level}.{key}", low, high)
@@ -120,6 +123,11 @@ def _check_words(config: Config) -> None:
             f"task.metric={config.task.metric} is not computed for {config.task.kind}: "
             f"choose from {', '.join(metrics)}"
         )
+    if config.resume is not None and not RESUME.fullmatch(config.resume):
+        raise ConfigError(
+            f"resume={config.resume} is not known: use resume=last, resume=best, resume=round:3, "
+            "or the path of a run directory"
+        )
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", config.model._target_):
         raise ConfigError(
             f"model._target_={config.model._target_} is not a dotted import path: "
@@ -165,6 +173,7 @@ def _check_pairs(config: Config) -> None:
             "use task.loss=cross_entropy"
         )
     _check_privacy(config)
+    _check_data_ledger(config)
     if (
         config.engine.name is EngineName.local
         and config.engine.workers == 1
@@ -203,6 +212,22 @@ def _check_privacy(config: Config) -> None:
         raise ConfigError(
             f"federation.max_participations={federation.max_participations} limits a record-level "
             f"budget, but privacy.style={style} has none: use privacy=sample or privacy=hybrid"
+        )
+
+
+def _check_data_ledger(config: Config) -> None:
+    path = config.data_ledger
+    if path is None:
+        return
+    if not path.startswith("/"):
+        raise ConfigError(
+            f"data_ledger={path} is not an absolute path: for example "
+            "data_ledger=/var/lib/dp_fedmed/data_ledger.jsonl"
+        )
+    if not config.data.id:
+        raise ConfigError(
+            f"data_ledger={path} counts what runs spend on the same data: say which data they are, "
+            "for example data.id=chest-xrays-2024"
         )
 
 

@@ -151,6 +151,7 @@ class DataConfig:
     """Which records, and how they are split."""
 
     name: str = "breast_cancer"
+    id: str | None = None
     path: str | None = None
     num_records: int = 400
     image_size: int = 64
@@ -256,6 +257,14 @@ class PrivacyConfig:
 
 
 @dataclass(frozen=True)
+class CheckpointConfig:
+    """How often a run's state is written, and how many are kept besides the best."""
+
+    every: int = 1
+    keep: int = 3
+
+
+@dataclass(frozen=True)
 class Config:
     """One run, whole."""
 
@@ -266,8 +275,12 @@ class Config:
     federation: FederationConfig = field(default_factory=FederationConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     seed: int = 0
     run_dir: str = ""
+    data_ledger: str | None = None
+    resume: str | None = None
+    new_phase: bool = False
 
     def to_yaml(self) -> str:
         """The whole tree as YAML, as it stands in a run directory."""
@@ -292,6 +305,12 @@ def tree_keys(node: type, prefix: str = "") -> Iterable[str]:
         yield key
         if dataclasses.is_dataclass(hints[item.name]):
             yield from tree_keys(hints[item.name], f"{key}.")
+
+
+def leaf_keys(node: type = Config) -> list[str]:
+    """Every dotted key of the typed tree that holds a value of its own."""
+    keys = list(tree_keys(node))
+    return [key for key in keys if not any(other.startswith(f"{key}.") for other in keys)]
 
 
 def get(config: Config, key: str) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import logging
 import threading
 import time
@@ -14,28 +16,32 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from dp_fedmed.config import Config, ConfigError, GradMode, PrivacyStyle, TaskKind, from_run_config
-from dp_fedmed.data import load_data, partition
+from dp_fedmed.config import (
+    Clipping,
+    Config,
+    ConfigError,
+    GradMode,
+    PrivacyStyle,
+    TaskKind,
+    from_run_config,
+)
+from dp_fedmed.data import DataSet, load_data, partition
 from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointError
 from dp_fedmed.federation.client_level import ClientLevelMechanism
 from dp_fedmed.federation.exchange import EngineLost, Interrupted
 from dp_fedmed.federation.local_grid import LocalGrid
 from dp_fedmed.federation.nodes import Node, NodeError, wait_for_nodes
 from dp_fedmed.federation.privacy_guard import BudgetSpent, PrivacyGuard
-from dp_fedmed.federation.privacy_plan import make_plan
-from dp_fedmed.federation.privacy_report import no_privacy, privacy_report
-from dp_fedmed.federation.run_directory import REPORT_FILE, RunDirectory
+from dp_fedmed.federation.privacy_plan import PrivacyPlan, Spent, make_plan
+from dp_fedmed.federation.privacy_report import checkpoint_section, no_privacy, privacy_report
+from dp_fedmed.federation.resume import RunFinished, resume_run
+from dp_fedmed.federation.run_directory import REPORT_FILE
+from dp_fedmed.federation.run_store import RunStore
 from dp_fedmed.federation.sampling import Sampler, make_sampler
-from dp_fedmed.federation.secrets import (
-    RoundSecrets,
-    create_server_key,
-    destroy_server_key,
-    round_digest,
-    run_name,
-)
+from dp_fedmed.federation.secrets import RoundSecrets, round_digest
 from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients
 from dp_fedmed.models import build_model
-from dp_fedmed.privacy.noise import NoiseKey
 from dp_fedmed.reporting.display import Display, LogDisplay
 from dp_fedmed.reporting.plots import plot_metrics
 from dp_fedmed.reporting.run_log import log_to, show_on_stdout
@@ -44,8 +50,10 @@ from dp_fedmed.tasks.local_training import pick_device
 
 logger = logging.getLogger(__name__)
 
-COMPLETED, INTERRUPTED = "completed", "interrupted"
+COMPLETED, INTERRUPTED, BUDGET = "completed", "interrupted", "budget"
 COUPLING_TOLERANCE = 1e-3
+PARTITION_PICTURE = "partition.png"
+STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES}
 
 
 @dataclass
@@ -66,26 +74,28 @@ class ServerRun:
     """One run at the server: data, network, strategy, and the run directory."""
 
     def __init__(self, config: Config, display: Display, stop: threading.Event | None) -> None:
-        self.config, self.display, self.stop = config, display, stop
+        self.display, self.stop = display, stop
         self.data = load_data(config.data, seed=config.seed)
-        self._refuse_other_kind()
-        self.directory = RunDirectory.create(config)
-        self.result = RunResult(run_dir=self.directory.path)
+        _refuse_other_kind(config, self.data)
         self.task = make_task(config.task)
         self.device = pick_device(config.training.device)
-        self.key: NoiseKey | None = None
+        self.store = RunStore.create(config) if config.resume is None else resume_run(config)
+        self.config = self.store.config
+        self.directory = self.store.directory
+        self.private = config.privacy.style is not PrivacyStyle.none
+        self.result = RunResult(run_dir=self.directory.path)
         self.guard: PrivacyGuard | None = None
         self.mechanism: ClientLevelMechanism | None = None
-        if config.privacy.style is not PrivacyStyle.none:
-            self.key = create_server_key(config)
         self._best: ArrayRecord | None = None
         self._validated = -1
+        self._refuse_other_data()
 
     def run(self, grid: Grid, nodes: dict[str, Node]) -> RunResult:
         """Train, then choose, test and save the final model; a stopped run keeps its last one."""
         started = time.perf_counter()
         config = self.config
-        if all(node.simulated for node in nodes.values()):
+        pictured = (self.directory.path / PARTITION_PICTURE).exists()
+        if not pictured and all(node.simulated for node in nodes.values()):
             self._describe_clients(len(nodes))
         self.model = build_model(
             config.model,
@@ -93,13 +103,13 @@ class ServerRun:
             num_classes=self.data.num_classes,
             seed=config.seed,
         ).to(self.device)
-        strategy = self._make_strategy(nodes)
+        strategy = self.strategy = self._make_strategy(nodes)
         self.state = model_arrays.ModelState(self.model)
         initial = model_arrays.to_record(self.state.read())
+        if self.store.start is not None:
+            initial = self._go_on_from(self.store.start)
         strategy.arrays = initial
-        told = ConfigRecord(
-            {"input_shape": list(self.data.input_shape), "num_classes": self.data.num_classes}
-        )
+        self.store.begin(self.guard.plan if self.guard is not None else None, self._data_digest)
         try:
             with self.display:
                 strategy.start(
@@ -107,9 +117,10 @@ class ServerRun:
                     initial,
                     num_rounds=config.federation.num_rounds,
                     timeout=config.federation.round_timeout,
-                    train_config=told,
-                    evaluate_config=told,
+                    train_config=self._told(),
+                    evaluate_config=self._told(),
                     evaluate_fn=self._validate,
+                    after_round=None if self.store.start is None else self.result.rounds,
                 )
         except (TooFewClients, EngineLost) as error:
             self.result.stopped = str(error)
@@ -120,19 +131,82 @@ class ServerRun:
         except (KeyboardInterrupt, Interrupted):
             self.result.stopped = f"{INTERRUPTED} after round {self.result.rounds}"
             logger.error("%s", self.result.stopped)
+        except OSError as error:
+            if error.errno not in STORAGE_ERRORS:
+                raise
+            return self._cannot_write(error)
         except Exception:
             self.directory.save_model(model_arrays.from_record(strategy.arrays))
             raise
-        self._finish(strategy.arrays)
+        try:
+            self._finish(strategy.arrays)
+        except OSError as error:
+            if error.errno not in STORAGE_ERRORS:
+                raise
+            return self._cannot_write(error)
         self.result.seconds = time.perf_counter() - started
         self.display.summary(config, self.result)
+        return self.result
+
+    def _told(self) -> ConfigRecord:
+        """What every client is told with every model."""
+        return ConfigRecord(
+            {
+                "input_shape": list(self.data.input_shape),
+                "num_classes": self.data.num_classes,
+                "run": self.store.run,
+                "streams": self.store.stream_name,
+                "phase": self.store.phase,
+                "style": str(self.config.privacy.style),
+            }
+        )
+
+    def _go_on_from(self, checkpoint: Checkpoint) -> ArrayRecord:
+        """Restore what a checkpoint holds, and return its model.
+
+        Raises:
+            CheckpointError: if it is another model's.
+        """
+        record = model_arrays.to_record(checkpoint.model)
+        try:
+            # In the model's own order, which digests depend on and safetensors does not keep.
+            model = model_arrays.checked(record, self.state.read())
+        except model_arrays.ArrayError as error:
+            raise CheckpointError(
+                f"{self.directory.path / 'last'} does not fit the model of the settings: {error}"
+            ) from None
+        details = checkpoint.details
+        self.strategy.optimizer.restore(checkpoint.moments)
+        adapts = self.config.privacy.user.clipping is Clipping.adaptive
+        same_phase = details["privacy"].get("phase") == self.store.phase
+        if self.mechanism is not None and adapts and same_phase:
+            self.mechanism.clip_norm = float(details["clip_norm"])
+        self.result.rounds = checkpoint.server_round
+        best = details.get("best")
+        if best is not None:
+            number = int(best["round"])
+            self.result.val, self.result.selected_round = best["metrics"], number
+            if number != checkpoint.server_round:
+                checkpoint = self.store.checkpoints.read(number, self.store.committed[number])
+            self._best = model_arrays.to_record(checkpoint.model)
+        logger.info("goes on after round %d", self.result.rounds)
+        return model_arrays.to_record(model)
+
+    def _cannot_write(self, error: OSError) -> RunResult:
+        """A full or failing disk: stop, and leave everything that was durable as it is."""
+        self.result.stopped = (
+            f"{self.directory.path} cannot be written ({error.strerror or error}); what was "
+            f"committed is intact: make room, then dp-fedmed resume {self.directory.path}"
+        )
+        logger.error("%s", self.result.stopped)
+        self.display.summary(self.config, self.result)
         return self.result
 
     def _make_strategy(self, nodes: dict[str, Node]) -> DPStrategy:
         """The strategy of the configured style, with its budget, mechanism and secret streams."""
         sampler = make_sampler(self.config.federation)
-        if self.key is not None:
-            self.mechanism = self._spend_on(nodes, sampler, self.key)
+        if self.private:
+            self.mechanism = self._spend_on(nodes, sampler)
         return DPStrategy(
             self.config.federation,
             nodes={name: node.node_id for name, node in nodes.items()},
@@ -141,24 +215,21 @@ class ServerRun:
             on_round=self._on_round,
             guard=self.guard,
             mechanism=self.mechanism,
-            secrets=self._secrets,
+            secrets=self._secrets if self.private else None,
             stop=self.stop,
         )
 
-    def _spend_on(
-        self, nodes: dict[str, Node], sampler: Sampler, key: NoiseKey
-    ) -> ClientLevelMechanism | None:
+    def _spend_on(self, nodes: dict[str, Node], sampler: Sampler) -> ClientLevelMechanism | None:
         """Plan what is spent, set up its guard, and return the client-level mechanism, if any."""
-        if self.config.privacy.style.protects_records:
-            self._refuse_coupled_records()
-            self._resolve_grad_mode()
-        plan = make_plan(
-            self.config,
-            records={name: node.records or 0 for name, node in nodes.items()},
-            sampler=sampler,
-            is_private=key.is_private,
-        )
-        self.guard = PrivacyGuard(self.config, plan)
+        records = {name: node.records or 0 for name, node in nodes.items()}
+        if self.store.has_phase and self.store.plan is not None:
+            plan = self.store.plan
+            _refuse_other_sizes(plan, records)
+        else:
+            plan = self._begin_phase(records, sampler)
+        store = self.store
+        past = {number: old for number, old in store.past.items() if number != store.phase}
+        self.guard = PrivacyGuard(self.config, plan, store.journal, past)
         if plan.user_event is None:
             return None
         return ClientLevelMechanism(
@@ -167,13 +238,54 @@ class ServerRun:
             expected_cohort=sampler.expected(self.config.federation.num_clients),
         )
 
+    def _begin_phase(self, records: dict[str, int], sampler: Sampler) -> PrivacyPlan:
+        """Plan a new phase on top of what earlier ones have spent."""
+        if self.config.privacy.style.protects_records:
+            self._refuse_coupled_records()
+            self._resolve_grad_mode()
+        spent, store = Spent(), self.store
+        if store.past:
+            last = max(store.past)
+            plan = store.past[last]
+            earlier = PrivacyGuard(self.config, plan, store.journal, store.past, phase=last)
+            spent = earlier.spent(store.start.server_round if store.start is not None else 0)
+        plan = make_plan(
+            self.config,
+            records=records,
+            sampler=sampler,
+            is_private=self.config.privacy.noise_seed is None,
+            spent=spent,
+        )
+        store.config = self.config
+        if store.past:
+            logger.info("phase %d begins: its cost is added to what was spent", store.phase)
+        return plan
+
     def _secrets(self, server_round: int, model: model_arrays.State) -> RoundSecrets:
         """The server's streams of a round."""
-        if self.key is None:
+        key = self.store.key
+        if key is None:
             raise ValueError("privacy.style=none has no secret streams")
-        in_force = self.mechanism.in_force if self.mechanism is not None else {}
+        in_force: dict[str, float | str] = {"num_clients": self.config.federation.num_clients}
+        if self.mechanism is not None:
+            in_force |= self.mechanism.in_force
         digest = round_digest(list(model.values()), self.config, in_force)
-        return RoundSecrets(self.key, run_name(self.config), server_round, digest)
+        name, phase = self.store.stream_name, self.store.phase
+        return RoundSecrets(key, name, server_round, digest, phase=phase)
+
+    @functools.cached_property
+    def _data_digest(self) -> str:
+        return self.store.data_digest(self.data)
+
+    def _refuse_other_data(self) -> None:
+        """Going on with other data would be another guarantee."""
+        if self.store.data is not None and self.store.data != self._data_digest:
+            self.store.lock.release()
+            raise ConfigError(
+                f"the records of data.name={self.config.data.name} have changed since the run "
+                "began: restore them, or start a new run (a shared data_ledger adds up what both "
+                "spend)"
+            )
 
     def _resolve_grad_mode(self) -> None:
         """Measure `auto` once and keep the choice: every client and engine computes alike."""
@@ -185,17 +297,6 @@ class ServerRun:
             mode = fastest_mode(self.model, self.task, self.data.val, size, self.device)
             privacy = replace(self.config.privacy, sample=replace(sample, grad_mode=mode))
             self.config = self.config.replace(privacy=privacy)
-            self.directory.write_config(self.config)
-
-    def _refuse_other_kind(self) -> None:
-        """A classification task needs class ids, a segmentation task masks."""
-        kind = self.config.task.kind
-        if self.data.is_segmentation is not (kind is TaskKind.segmentation):
-            found = "masks" if self.data.is_segmentation else "one class per record"
-            raise ConfigError(
-                f"task.kind={kind} does not fit data.name={self.config.data.name}, whose labels "
-                f"are {found}: choose another task= or data.name="
-            )
 
     def _refuse_coupled_records(self) -> None:
         from dp_fedmed.tasks.dp_sgd import coupling
@@ -216,13 +317,13 @@ class ServerRun:
         parts = partition(
             self.data, self.config.data.partition, num_clients=num_clients, seed=self.config.seed
         )
-        plot_partition(self.data, parts, self.directory.path / "partition.png")
+        plot_partition(self.data, parts, self.directory.path / PARTITION_PICTURE)
 
     def _validate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Validation metrics of a round's model; in style `none` they choose the final model."""
         metrics = self._evaluate(arrays, "val")
         self._validated = server_round
-        if self.key is not None:  # choosing the best would be one more release: the last is kept
+        if self.private:  # choosing the best would be one more release: the last is kept
             self.result.val, self.result.selected_round = metrics, server_round
             return MetricRecord(dict(metrics)) if metrics else None
         wanted = metrics.get(self.config.task.metric)
@@ -253,21 +354,58 @@ class ServerRun:
         if self.guard is None:
             self.directory.append_metrics(row | seen)
         else:
-            row["epsilon"] = self.guard.published_epsilons(record.server_round)
+            row["epsilon"] = self.guard.published_epsilons()
             self.directory.append_metrics(row)
             private = {"round": record.server_round, "names": record.cohort, **seen}
             self.directory.append_private(private | {"epsilon": self.guard.epsilons()})
             self._write_report(record.server_round)
             record = public_record(record, row["epsilon"])
-            left = self.guard.rounds_left(record.server_round)
+            left = self.guard.rounds_left()
             logger.info("%s", describe_budget(self.config, row["epsilon"], left))
+        self._checkpoint(record.server_round)
         self.display.round(record)
 
-    def _write_report(self, rounds: int) -> None:
-        if self.guard is None:
-            self.directory.write_json(REPORT_FILE, no_privacy())
-        else:
-            self.directory.write_json(REPORT_FILE, privacy_report(self.config, self.guard, rounds))
+    def _checkpoint(self, server_round: int, *, always: bool = False) -> None:
+        """Make the round's state durable, every so many rounds and at the end."""
+        every, last = self.config.checkpoint.every, self.config.federation.num_rounds
+        is_best = self._best is not None and self.result.selected_round == server_round
+        if server_round % every and server_round != last and not is_best and not always:
+            return
+        best = None
+        if self._best is not None:
+            best = {"round": self.result.selected_round, "metrics": self.result.val}
+        head = self.store.ledger.durable_head
+        if head is None:
+            raise ValueError("a run's ledger begins with its settings")
+        section = {"style": "none"} if self.guard is None else checkpoint_section(self.guard)
+        checkpoint = Checkpoint(
+            server_round=server_round,
+            model=model_arrays.from_record(self.strategy.arrays),
+            moments=self.strategy.optimizer.moments(),
+            head=head,
+            details={
+                "run": self.store.run,
+                "task": self.config.task.name,
+                "random": {"seed": self.config.seed, "next_round": server_round + 1},
+                "clip_norm": None if self.mechanism is None else self.mechanism.clip_norm,
+                "best": best,
+                "privacy": section,
+            },
+        )
+        self.store.commit(checkpoint, self.result.selected_round if best is not None else None)
+
+    def _write_report(self, rounds: int, *, durable: bool = False) -> None:
+        report = no_privacy()
+        if self.guard is not None:
+            shared, plan = self.store.data_ledger, self.guard.plan
+            all_runs = None
+            if shared is not None:
+                all_runs = shared.totals(
+                    delta_record=plan.delta_sample or plan.delta_user or 1e-5,
+                    delta_client=plan.delta_user or plan.delta_sample or 1e-5,
+                )
+            report = privacy_report(self.config, self.guard, rounds, all_runs)
+        self.directory.write_json(REPORT_FILE, report, durable=durable)
 
     def _finish(self, last: ArrayRecord) -> None:
         """Choose and write the final model, and touch the test data, once."""
@@ -288,9 +426,14 @@ class ServerRun:
                 "test": self.result.test,
             }
         )
-        self._write_report(self.result.rounds)
-        if self.key is not None and self.result.rounds == self.config.federation.num_rounds:
-            destroy_server_key(self.config, self.key)
+        self._write_report(self.result.rounds, durable=True)
+        done = self.result.rounds == self.config.federation.num_rounds
+        if self.result.stopped.startswith(BUDGET) and rounds not in self.store.committed:
+            self._checkpoint(rounds, always=True)
+        if done or self.result.stopped.startswith(BUDGET):
+            self.store.close(self.result.rounds, self.result.stopped)
+        else:
+            self.store.ledger.sync()
         plot_metrics(
             self.directory.metrics(),
             self.config.task.metric,
@@ -298,6 +441,27 @@ class ServerRun:
             f"privacy {self.config.privacy.style}",
             self.directory.path / "metrics.png",
         )
+
+
+def _refuse_other_kind(config: Config, data: DataSet) -> None:
+    """A classification task needs class ids, a segmentation task masks."""
+    kind = config.task.kind
+    if data.is_segmentation is not (kind is TaskKind.segmentation):
+        found = "masks" if data.is_segmentation else "one class per record"
+        raise ConfigError(
+            f"task.kind={kind} does not fit data.name={config.data.name}, whose labels "
+            f"are {found}: choose another task= or data.name="
+        )
+
+
+def _refuse_other_sizes(plan: PrivacyPlan, records: dict[str, int]) -> None:
+    """A plan holds for clients with as many records as they had when it was made."""
+    for name, own in plan.clients.items():
+        if records.get(name) != own.records:
+            raise ConfigError(
+                f"{name} has {records.get(name, 'no')} records, but the run began with "
+                f"{own.records}: restore its data, or continue as a new phase with new_phase=true"
+            )
 
 
 def public_record(record: RoundRecord, epsilons: dict[str, float]) -> RoundRecord:
@@ -349,8 +513,11 @@ def serve(
             )
         config = config.replace(federation=replace(config.federation, num_clients=len(nodes)))
     run = ServerRun(config, display, stop)
-    with log_to(run.directory.log_file(secret=config.privacy.style.protects_clients)):
-        return run.run(grid, nodes)
+    try:
+        with log_to(run.directory.log_file(secret=config.privacy.style.protects_clients)):
+            return run.run(grid, nodes)
+    finally:
+        run.store.release()
 
 
 def build_server_app(
@@ -372,7 +539,10 @@ def build_server_app(
         show_on_stdout()
         given = from_run_config(context.run_config, run_id=context.run_id)
         explicit = "federation.num_clients" in str(context.run_config.get("overrides", ""))
-        on_result(serve(grid, given, shown, num_clients_given=explicit))
+        try:
+            on_result(serve(grid, given, shown, num_clients_given=explicit))
+        except RunFinished as finished:
+            logger.info("%s", finished)
 
     return app
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -51,13 +52,18 @@ def test_a_run_writes_its_directory_and_a_table(tmp_path: Path) -> None:
     assert str(folder) in done.stdout
     names = {path.name for path in folder.iterdir()}
     assert names == {
+        ".lock",
+        "best",
         "config.yaml",
+        "last",
         "metrics.jsonl",
         "metrics.png",
         "model.safetensors",
         "partition.png",
         "privacy_report.json",
+        "private",
         "run.log",
+        *(f"round_{n:04d}" for n in range(1, 4)),
     }
     rows = RunDirectory(folder).metrics()
     assert [row.get("round") for row in rows] == [0, 1, 2, 3, None]
@@ -161,3 +167,49 @@ def test_a_users_own_config_folder_is_used(tmp_path: Path) -> None:
     wrong = dp_fedmed("run", "--config-dir", str(tmp_path), "training=typo")
     assert wrong.returncode == 2
     assert "did you mean 'training.lr'" in wrong.stderr
+
+
+def test_a_run_is_resumed_and_its_ledger_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    settings = ["privacy=hybrid", "federation.num_clients=6", "federation.num_rounds=2"]
+    done = dp_fedmed("run", *settings, f"run_dir={folder}", "privacy.sample.grad_mode=hooks")
+    assert done.returncode == 0, done.stderr
+    again = dp_fedmed("resume", str(folder))
+    assert again.returncode == 0
+    assert "is finished: 2 rounds, completed" in again.stdout
+    spent = dp_fedmed("resume", str(folder), "federation.num_rounds=3")
+    assert spent.returncode == 2
+    assert "new_phase=true" in spent.stderr
+    more = ["federation.num_rounds=3", "new_phase=true", "privacy.sample.target_epsilon=6"]
+    extended = dp_fedmed("run", f"resume={folder}", *more, "privacy.user.target_epsilon=16")
+    assert extended.returncode == 0, extended.stderr
+    assert "3 of 3 rounds" in extended.stdout
+    shown = dp_fedmed("ledger", "show", str(folder))
+    assert shown.returncode == 0
+    assert "phase 1 begins" in shown.stdout
+    assert "client-0000" not in shown.stdout
+    assert not re.search(r"[0-9a-f]{32}", shown.stdout), "no digest is shown"
+    assert dp_fedmed("ledger", "verify", str(folder)).returncode == 0
+    report = folder / "privacy_report.json"
+    report.write_text(report.read_text().replace('"epsilon": 5.', '"epsilon": 1.'))
+    wrong = dp_fedmed("ledger", "verify", str(folder))
+    assert wrong.returncode == 1
+    assert "the ledger gives" in " ".join(wrong.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["resume"], "dp-fedmed resume RUN_DIR"),
+        (["resume", "nowhere"], "nowhere is not a run directory"),
+        (["run", "resume=last"], "give run_dir=/absolute/path"),
+        (["run", "resume=round:x", "run_dir=/x"], "resume=round:x is neither last, best"),
+        (["ledger", "show"], "dp-fedmed ledger show RUN_DIR"),
+        (["ledger", "verify", "nowhere"], "nowhere is not a run directory"),
+    ],
+)
+def test_what_cannot_be_resumed_is_said(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = dp_fedmed(*arguments)
+    assert done.returncode == 2
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr

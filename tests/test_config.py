@@ -142,3 +142,31 @@ def test_a_recipe_comes_with_its_pair_and_can_be_left_out() -> None:
     assert tuned.model._target_ != plain.model._target_ == "dp_fedmed.models.SmallCNN"
     assert compose(["task=digits", "privacy=sample", "training.lr=7"]).training.lr == 7
     assert compose(["task=digits"]).model._target_ == "dp_fedmed.models.SmallCNN"
+
+
+def test_flowers_defaults_are_those_of_pyproject() -> None:
+    import tomllib
+
+    from dp_fedmed.config import RUN_CONFIG_DEFAULTS
+
+    content = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    given = content["tool"]["flwr"]["app"]["config"]
+    assert {key: value for key, value in given.items() if value} == RUN_CONFIG_DEFAULTS
+
+
+def test_what_the_user_names_wins_over_a_recipe() -> None:
+    tuned = compose(["task=digits", "privacy=sample"])
+    assert tuned.model._target_.endswith("ScatteringLinear")
+    named = compose(["task=digits", "privacy=sample", "federation=cross_device"])
+    assert named.federation.num_rounds == 50
+    assert named.training.lr == tuned.training.lr
+    both = compose(
+        ["task=digits", "privacy=sample", "federation=cross_device", "federation.num_rounds=7"]
+    )
+    assert both.federation.num_rounds == 7
+    hidden = compose(["task=digits", "privacy=user", "federation=cross_device"])
+    assert hidden.federation.weighting == "uniform", "what the style needs is not the recipe's"
+    own = compose(["task=digits", "privacy=sample", "model._target_=dp_fedmed.models.SmallCNN"])
+    plain = compose(["task=digits", "privacy=sample", "recipe=none"])
+    assert own.training == plain.training
+    assert own.privacy == plain.privacy

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dp_fedmed.config import Clipping, ConfigError, UserPrivacyConfig
+from dp_fedmed.federation.journal import inputs_digest
 from dp_fedmed.federation.secrets import RoundSecrets
 from dp_fedmed.privacy.clipping import clip_l2
 from dp_fedmed.privacy.noise import Purpose
@@ -65,6 +66,11 @@ class ClientLevelMechanism:
             self._total[name] += value
         if not clipped.num_nonfinite:
             self._below += 0.5 if clipped.norm_before <= self.clip_norm else -0.5
+
+    def inputs(self, secrets: RoundSecrets) -> str:
+        """A keyed digest of all that is about to be noised, as the ledger may hold it."""
+        exact = [*self._total.values(), np.array([self._below])]
+        return inputs_digest(secrets.key.private_digest(exact))
 
     def release(self, secrets: RoundSecrets) -> State:
         """The noised average; then, if clipping adapts, the C of the next round."""

@@ -9,11 +9,18 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from dp_fedmed.config import Calibration, Config, ConfigError, TrainingConfig
 from dp_fedmed.federation.sampling import Sampler
-from dp_fedmed.privacy import PrivacyAccountant, PrivacyEvent, calibrate, compute_noise_multiplier
+from dp_fedmed.privacy import (
+    History,
+    PrivacyAccountant,
+    PrivacyEvent,
+    calibrate,
+    compute_noise_multiplier,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +56,33 @@ class PrivacyPlan:
     delta_user: float | None
     clients: Mapping[str, ClientPlan]
     user_event: PrivacyEvent | None
-    num_rounds: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the ledger; clients with one plan share an entry."""
+        shared: dict[ClientPlan, list[str]] = {}
+        for name, plan in self.clients.items():
+            shared.setdefault(plan, []).append(name)
+        return {
+            "delta_sample": self.delta_sample,
+            "delta_user": self.delta_user,
+            "user_event": None if self.user_event is None else self.user_event.to_json(),
+            "clients": [{**asdict(plan), "names": names} for plan, names in shared.items()],
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> PrivacyPlan:
+        """Read a plan back."""
+        clients = {}
+        for entry in content["clients"]:
+            settings = {key: value for key, value in entry.items() if key != "names"}
+            clients.update(dict.fromkeys(entry["names"], ClientPlan(**settings)))
+        event = content["user_event"]
+        return cls(
+            delta_sample=content["delta_sample"],
+            delta_user=content["delta_user"],
+            clients=dict(sorted(clients.items())),
+            user_event=None if event is None else PrivacyEvent.from_json(event),
+        )
 
     def accountant(self, config: Config) -> PrivacyAccountant:
         """An accountant with this plan's δ and the config's budgets."""
@@ -79,34 +112,49 @@ def steps_per_round(records: int, training: TrainingConfig) -> int:
     return training.local_epochs * max(1, round(1.0 / sample_rate(records, training)))
 
 
+@dataclass(frozen=True)
+class Spent:
+    """What earlier phases of a run have spent: by client for records, and for clients."""
+
+    rounds: int = 0
+    clients: Mapping[str, History] = field(default_factory=dict)
+    participations: Mapping[str, int] = field(default_factory=dict)
+    federation: History = field(default_factory=History)
+
+
 def make_plan(
-    config: Config, *, records: Mapping[str, int], sampler: Sampler, is_private: bool
+    config: Config,
+    *,
+    records: Mapping[str, int],
+    sampler: Sampler,
+    is_private: bool,
+    spent: Spent = Spent(),  # noqa: B008  # frozen
 ) -> PrivacyPlan:
-    """Decide every σ, q and T of a run.
+    """Decide every σ, q and T of a run, or of what is left of it.
 
     Args:
         config: the run's configuration.
         records: each client's number of training records; empty where records are not protected.
         sampler: who takes part; it makes the client-level event.
         is_private: False when the noise comes from a public seed.
+        spent: the rounds done so far, and their cost, which the targets include.
 
     Raises:
         ConfigError: if a target cannot be met.
     """
     style = config.privacy.style
-    rounds = config.federation.num_rounds
     delta_sample = delta_user = None
     clients: dict[str, ClientPlan] = {}
     user_event = None
     if style.protects_records:
         delta_sample = config.privacy.sample.target_delta or default_delta(sum(records.values()))
         _warn_about("sample", delta_sample, min(records.values()), "records of the smallest client")
-        clients = _client_plans(config, records, delta_sample, is_private)
+        clients = _client_plans(config, records, delta_sample, is_private, spent)
     if style.protects_clients:
         population = config.federation.num_clients
         delta_user = config.privacy.user.target_delta or default_delta(population)
         _warn_about("user", delta_user, population, "clients")
-        sigma = _user_sigma(config, sampler, delta_user)
+        sigma = _user_sigma(config, sampler, delta_user, spent)
         user_event = sampler.event(
             noise_multiplier=sigma, population=population, is_private=is_private
         )
@@ -115,7 +163,6 @@ def make_plan(
         delta_user=delta_user,
         clients=clients,
         user_event=user_event,
-        num_rounds=rounds,
     )
 
 
@@ -142,23 +189,26 @@ def _warn_about(level: str, delta: float, units: int, what: str) -> None:
 
 
 def _client_plans(
-    config: Config, records: Mapping[str, int], delta: float, is_private: bool
+    config: Config, records: Mapping[str, int], delta: float, is_private: bool, spent: Spent
 ) -> dict[str, ClientPlan]:
     settings, training = config.privacy.sample, config.training
-    participations = config.federation.max_participations or config.federation.num_rounds
-    participations = min(participations, config.federation.num_rounds)
+    rounds = config.federation.num_rounds - spent.rounds
+    most = config.federation.max_participations
+    left = {
+        name: rounds
+        if most is None
+        else max(0, min(rounds, most - spent.participations.get(name, 0)))
+        for name in records
+    }
     shapes = {
         name: (sample_rate(n, training), steps_per_round(n, training))
         for name, n in records.items()
         if n > 0
     }
     if settings.noise_multiplier is not None:
-        sigmas = dict.fromkeys(set(shapes.values()), settings.noise_multiplier)
+        sigmas = dict.fromkeys(shapes, settings.noise_multiplier)
     else:
-        sigmas = {
-            (q, steps): _calibrated("sample", config, delta, q, steps, participations)
-            for q, steps in set(shapes.values())
-        }
+        sigmas = _sample_sigmas(config, shapes, delta, left, spent)
         if settings.calibration is Calibration.worst_client:
             sigmas = dict.fromkeys(sigmas, max(sigmas.values()))
     return {
@@ -166,44 +216,87 @@ def _client_plans(
             records=records[name],
             sample_rate=q,
             steps=steps,
-            participations=participations,
-            noise_multiplier=sigmas[q, steps],
+            participations=left[name],
+            noise_multiplier=sigmas[name],
             is_private=is_private,
         )
         for name, (q, steps) in sorted(shapes.items())
     }
 
 
+def _sample_sigmas(
+    config: Config,
+    shapes: Mapping[str, tuple[float, int]],
+    delta: float,
+    left: Mapping[str, int],
+    spent: Spent,
+) -> dict[str, float]:
+    """Each client's σ; clients that are alike in q, T and the past are calibrated once."""
+    found: dict[object, float] = {}
+    sigmas = {}
+    for name, (q, steps) in shapes.items():
+        before, rounds = spent.clients.get(name, History()), left[name]
+        alike = (q, steps, rounds, tuple(before.rows()))
+        if alike not in found:
+            # A client that has used up its participations is left out, whatever its σ.
+            found[alike] = (
+                _calibrated("sample", config, delta, q, steps, rounds, before) if rounds else 1.0
+            )
+        sigmas[name] = found[alike]
+    return sigmas
+
+
 def _calibrated(
-    level: str, config: Config, delta: float, q: float, steps: int, rounds: int
+    level: str, config: Config, delta: float, q: float, steps: int, rounds: int, before: History
 ) -> float:
+    """Smallest σ for so many rounds of Poisson-sampled steps, after what was spent before."""
     settings = config.privacy.sample if level == "sample" else config.privacy.user
     target = settings.target_epsilon
     if target is None or not math.isfinite(target):
         raise ConfigError(f"privacy.{level}.target_epsilon={target} cannot be calibrated for")
+    already = before.epsilon(delta=delta, method=config.privacy.accountant.value)
+    if already >= 0.99 * target:  # what calibration leaves over would drown every round in noise
+        raise ConfigError(
+            f"privacy.{level}.target_epsilon={target:g} is spent ({already:.4g}): more rounds need "
+            f"a larger one, for example new_phase=true privacy.{level}.target_epsilon="
+            f"{2 * target:g}"
+        )
     try:
-        return compute_noise_multiplier(
+        if not before:
+            return compute_noise_multiplier(
+                target_epsilon=target,
+                target_delta=delta,
+                sample_rate=q,
+                steps_per_round=steps,
+                num_rounds=rounds,
+                accountant=config.privacy.accountant.value,
+            )
+        return calibrate(
+            lambda sigma: [
+                PrivacyEvent.poisson(
+                    unit="record", noise_multiplier=sigma, sample_rate=q, count=steps * rounds
+                )
+            ],
             target_epsilon=target,
             target_delta=delta,
-            sample_rate=q,
-            steps_per_round=steps,
-            num_rounds=rounds,
             accountant=config.privacy.accountant.value,
+            spent=before,
         )
     except ValueError as error:
         raise ConfigError(f"privacy.{level}.target_epsilon={target:g}: {error}") from error
 
 
-def _user_sigma(config: Config, sampler: Sampler, delta: float) -> float:
+def _user_sigma(config: Config, sampler: Sampler, delta: float, spent: Spent) -> float:
     settings = config.privacy.user
     if settings.noise_multiplier is not None:
         return settings.noise_multiplier
-    population, rounds = config.federation.num_clients, config.federation.num_rounds
+    population = config.federation.num_clients
+    rounds = config.federation.num_rounds - spent.rounds
     probe = sampler.event(noise_multiplier=1.0, population=population)
     if probe.sampling == "poisson" and probe.sample_rate is not None:
-        return _calibrated("user", config, delta, probe.sample_rate, 1, rounds)
+        return _calibrated("user", config, delta, probe.sample_rate, 1, rounds, spent.federation)
     if probe.key[2] == 1.0:
-        return _calibrated("user", config, delta, 1.0, 1, rounds)
+        return _calibrated("user", config, delta, 1.0, 1, rounds, spent.federation)
     target = settings.target_epsilon or 0.0
     try:
         return calibrate(
@@ -213,6 +306,7 @@ def _user_sigma(config: Config, sampler: Sampler, delta: float) -> float:
             target_epsilon=target,
             target_delta=delta,
             accountant=config.privacy.accountant.value,
+            spent=spent.federation,
         )
     except ValueError as error:
         raise ConfigError(f"privacy.user.target_epsilon={target:g}: {error}") from error

@@ -7,7 +7,7 @@ from typing import Any
 
 from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.privacy import History, PrivacyEvent, group_epsilon
+from dp_fedmed.privacy import History, group_epsilon
 from dp_fedmed.privacy.composition import Method
 
 SCHEMA = 1
@@ -38,7 +38,9 @@ def no_privacy() -> dict[str, Any]:
     }
 
 
-def privacy_report(config: Config, guard: PrivacyGuard, rounds: int) -> dict[str, Any]:
+def privacy_report(
+    config: Config, guard: PrivacyGuard, rounds: int, all_runs: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """The report after so many rounds.
 
     Cohorts are secret in user and hybrid styles, so there each client is shown with the most
@@ -47,9 +49,9 @@ def privacy_report(config: Config, guard: PrivacyGuard, rounds: int) -> dict[str
     style = config.privacy.style
     guarantees = []
     if guard.plan.clients:
-        guarantees.append(_record_guarantee(config, guard, rounds))
+        guarantees.append(_record_guarantee(config, guard))
     if guard.plan.user_event is not None:
-        guarantees.append(_client_guarantee(config, guard, rounds))
+        guarantees.append(_client_guarantee(config, guard))
     private = guard.accountant.is_private and config.privacy.noise_seed is None
     report: dict[str, Any] = {
         "schema": SCHEMA,
@@ -69,6 +71,8 @@ def privacy_report(config: Config, guard: PrivacyGuard, rounds: int) -> dict[str
         ),
         "noise_is_private": private,
     }
+    if all_runs is not None:
+        report["all_runs_on_this_data"] = all_runs
     if not private:
         report["warning"] = "not private: noise seed is public"
     return report
@@ -90,25 +94,24 @@ def observers(config: Config, guarantees: list[dict[str, Any]]) -> list[dict[str
     return rows
 
 
-def _record_guarantee(config: Config, guard: PrivacyGuard, rounds: int) -> dict[str, Any]:
-    hidden = config.privacy.style.protects_clients
+def _record_guarantee(config: Config, guard: PrivacyGuard) -> dict[str, Any]:
     delta = guard.plan.delta_sample or 0.0
-    clients, histories = {}, {}
+    method: Method = config.privacy.accountant.value
+    histories = guard.published_histories()
+    clients: dict[str, dict[str, Any]] = {}
     for name, plan in guard.plan.clients.items():
-        taken = min(rounds, plan.participations) if hidden else guard.participations[name]
-        events = [plan.round_event.times(taken)] if taken else []
-        epsilon = History(events).epsilon(delta=delta, method=config.privacy.accountant.value)
-        histories[name] = events
+        history = histories[name]
         clients[name] = {
             "records": plan.records,
             "noise_multiplier": plan.noise_multiplier,
             "sample_rate": plan.sample_rate,
-            "steps": plan.steps * taken,
-            "rounds": taken,
-            "epsilon": epsilon,
+            "steps": sum(steps for _, _, steps in history.rows()),
+            "rounds": guard.all_rounds_shown(name),
+            "history": history.rows(),
+            "epsilon": history.epsilon(delta=delta, method=method),
         }
     worst = max(clients, key=lambda name: clients[name]["epsilon"])
-    epsilon, other = _both(histories[worst], delta, config)
+    epsilon, other = _both(histories[worst], delta, method)
     return _group_guarantee(config, histories[worst], delta) | {
         "unit": "record",
         "unit_in_words": "one record of one site; a patient with several records is not a record",
@@ -121,13 +124,13 @@ def _record_guarantee(config: Config, guard: PrivacyGuard, rounds: int) -> dict[
         "accountant": str(config.privacy.accountant),
         "epsilon_by_other_accountant": other,
         "worst_client": worst,
-        "rounds_shown": "planned worst case" if hidden else "realised",
+        "rounds_shown": "planned worst case" if guard.hidden else "realised",
         "assumption": "a record sits at one site only: the guarantee is the worst client's",
         "clients": clients,
     }
 
 
-def _group_guarantee(config: Config, events: list[PrivacyEvent], delta: float) -> dict[str, Any]:
+def _group_guarantee(config: Config, history: History, delta: float) -> dict[str, Any]:
     """What the record-level guarantee is worth for one patient."""
     if config.data.group_by is None:
         return {"group": None}
@@ -136,19 +139,20 @@ def _group_guarantee(config: Config, events: list[PrivacyEvent], delta: float) -
         "group": {
             "unit_in_words": f"one patient with at most {size} records, all at one site",
             "max_records": size,
-            "epsilon": group_epsilon(History(events), size=size, delta=delta) if events else 0.0,
+            "epsilon": group_epsilon(history, size=size, delta=delta) if history else 0.0,
             "delta": delta,
             "note": "targets and budgets are per record; this is their worth for a patient",
         }
     }
 
 
-def _client_guarantee(config: Config, guard: PrivacyGuard, rounds: int) -> dict[str, Any]:
+def _client_guarantee(config: Config, guard: PrivacyGuard) -> dict[str, Any]:
     event = guard.plan.user_event
     if event is None:
         raise ValueError("no client-level guarantee in this style")
     delta = guard.plan.delta_user or 0.0
-    epsilon, other = _both([event.times(rounds)] if rounds else [], delta, config)
+    history = guard.accountant.history("client")
+    epsilon, other = _both(history, delta, config.privacy.accountant.value)
     return {
         "unit": "client",
         "unit_in_words": "one whole client with all its records",
@@ -158,7 +162,8 @@ def _client_guarantee(config: Config, guard: PrivacyGuard, rounds: int) -> dict[
         "noise_multiplier": event.noise_multiplier,
         "max_grad_norm": config.privacy.user.max_grad_norm,
         "clipping": str(config.privacy.user.clipping),
-        "steps": rounds,
+        "steps": sum(steps for _, _, steps in history.rows()),
+        "history": history.rows(),
         "epsilon": epsilon,
         "delta": delta,
         "target_epsilon": config.privacy.user.target_epsilon,
@@ -168,15 +173,35 @@ def _client_guarantee(config: Config, guard: PrivacyGuard, rounds: int) -> dict[
     }
 
 
-def _both(
-    events: list[PrivacyEvent], delta: float, config: Config
-) -> tuple[float, dict[str, float] | None]:
+def _both(history: History, delta: float, method: Method) -> tuple[float, dict[str, float] | None]:
     """ε by the accountant in force, and by the other one."""
-    if not events:
+    if not history:
         return 0.0, None
-    history = History(events)
-    name: Method = config.privacy.accountant.value
-    other: Method = "pld" if name == "rdp" else "rdp"
-    return history.epsilon(delta=delta, method=name), {
+    other: Method = "pld" if method == "rdp" else "rdp"
+    return history.epsilon(delta=delta, method=method), {
         other: history.epsilon(delta=delta, method=other)
+    }
+
+
+def checkpoint_section(guard: PrivacyGuard) -> dict[str, Any]:
+    """The privacy section of a checkpoint: what the accounting protocol says one must hold."""
+    histories = guard.published_histories() if guard.plan.clients else {}
+    delta = guard.plan.delta_sample
+    worst = max(
+        histories.values(),
+        key=lambda h: h.epsilon(delta=delta or 0.0, method=guard.accountant.method),
+        default=History(),
+    )
+    spent = guard.published_epsilons()
+    return {
+        "style": str(guard.config.privacy.style),
+        "phase": guard.phase,
+        "accountant": guard.accountant.method,
+        "target_delta": delta if delta is not None else guard.plan.delta_user,
+        "user_target_delta": guard.plan.delta_user,
+        "sample_history": worst.rows(),
+        "user_history": guard.accountant.get_history("client"),
+        "cumulative_sample_epsilon": spent.get("sample", 0.0),
+        "cumulative_user_epsilon": spent.get("user", 0.0),
+        "noise_is_private": guard.accountant.is_private,
     }

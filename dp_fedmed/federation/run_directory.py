@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load_file
 
 from dp_fedmed.config import Config, ConfigError
+from dp_fedmed.federation.checkpoint import to_bytes
+from dp_fedmed.federation.durable import write_file
 
 CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
 MODEL_FILE = "model.safetensors"
-BEST_FILE = "best.safetensors"
 REPORT_FILE = "privacy_report.json"
 LOG_FILE = "run.log"
 PRIVATE_FILE = "rounds.jsonl"
@@ -48,7 +48,8 @@ class RunDirectory:
                 file.write(config.to_yaml())
         except FileExistsError:
             raise ConfigError(
-                f"run_dir={path} already holds a run: give another run_dir, or leave it out"
+                f"run_dir={path} already holds a run: give another run_dir, or continue it with "
+                "resume=last"
             ) from None
         except OSError as error:
             raise ConfigError(f"run_dir={path} cannot be written: {error.strerror}") from error
@@ -90,31 +91,36 @@ class RunDirectory:
             return []
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
+    def forget_after(self, server_round: int) -> None:
+        """Drop the lines of rounds after this one, which are about to be done again."""
+        for file in (self.path / METRICS_FILE, self.path / "private" / PRIVATE_FILE):
+            if not file.is_file():
+                continue
+            rows = {}
+            for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+                try:
+                    row = json.loads(line)
+                    if int(row["round"]) <= server_round:
+                        rows[int(row["round"])] = line
+                except (ValueError, KeyError, TypeError):
+                    continue  # the final line of a stretch, or one that was cut off
+            text = "".join(f"{rows[number]}\n" for number in sorted(rows))
+            mode = 0o600 if file.parent.name == "private" else 0o644
+            write_file(file, text.encode(), mode=mode)
+
     def save_model(self, state: Mapping[str, np.ndarray[Any, Any]], name: str = MODEL_FILE) -> None:
         """Write a model as safetensors."""
-        tensors = {key: np.ascontiguousarray(value) for key, value in state.items()}
-        self.write(name, save(tensors, metadata={"format": "dp_fedmed"}))
+        self.write(name, to_bytes(state))
 
     def load_model(self, name: str = MODEL_FILE) -> dict[str, np.ndarray[Any, Any]]:
         """Read a model back."""
         return load_file(self.path / name)
 
-    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+    def write_json(self, name: str, content: Mapping[str, Any], *, durable: bool = True) -> None:
         """Write a JSON file."""
         text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
-        self.write(name, text.encode())
+        self.write(name, text.encode(), durable=durable)
 
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file whole or not at all: temporary name, fsync, rename."""
-        target = self.path / name
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+    def write(self, name: str, content: bytes, *, durable: bool = True) -> None:
+        """Write a file whole or not at all."""
+        write_file(self.path / name, content, durable=durable)

@@ -14,10 +14,14 @@ from typing import Any
 import numpy as np
 
 from dp_fedmed.config import Config, ConfigError
+from dp_fedmed.federation.settings import computed_from
+from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.noise import NoiseKey, NoiseStream, Purpose, StreamId, public_digest
 
 SECRET_FOLDER = Path("private") / "secret"
-KEY_FILE = "noise.key"
+NOISE_KEYS = "noise_*.key"
+CLIENT_KEY_FILE = "noise.key"
+LEDGER_KEY_FILE = "ledger.key"
 Arrays = list[np.ndarray[Any, Any]]
 
 
@@ -30,6 +34,7 @@ class RoundSecrets:
     server_round: int
     digest: bytes
     client: str | None = None
+    phase: int = 0
 
     def sampling(self, purpose: Purpose, step: int = 0) -> np.random.Generator:
         """A generator for cohorts or batches: it depends on public inputs only."""
@@ -42,7 +47,7 @@ class RoundSecrets:
     def _id(self, purpose: Purpose, step: int, private: bytes | None) -> StreamId:
         return StreamId(
             run=self.run,
-            phase=0,
+            phase=self.phase,
             purpose=purpose,
             round_num=self.server_round,
             public_digest=self.digest,
@@ -61,47 +66,21 @@ def round_digest(arrays: Arrays, config: Config, in_force: Mapping[str, float | 
         in_force: σ, C, q and the like as this round uses them. Without them, one sum released at
             two noise scales would have one noise vector, and the two would give the sum away.
     """
-    settings = {
-        "in force": dict(in_force),
-        "task": config.task.name,
-        "training": str(config.training),
-        "federation": str(config.federation),
-        "privacy": str(config.privacy),
-        "data": config.data.name,
-        "seed": config.seed,
-    }
+    settings = {"in force": dict(in_force), **computed_from(config)}
     return public_digest(arrays=arrays, config=settings)
 
 
-def run_name(config: Config) -> str:
-    """The name that separates one run's streams from another's; a public seed repeats them."""
-    if config.privacy.noise_seed is not None:
-        return "public"
-    return Path(config.run_dir).name or "run"
+def key_file(run_dir: str | Path, phase: int) -> Path:
+    """A run's noise key of one phase; each phase has its own."""
+    return Path(run_dir) / SECRET_FOLDER / f"noise_{phase}.key"
 
 
-def create_server_key(config: Config) -> NoiseKey:
-    """The run's new key in `private/secret/`, or the public one of `privacy.noise_seed`."""
-    if config.privacy.noise_seed is not None:
-        return NoiseKey.from_public_seed(config.privacy.noise_seed)
-    folder = Path(config.run_dir) / SECRET_FOLDER
-    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-    folder.parent.chmod(0o700)
-    return NoiseKey.create(folder / KEY_FILE)
-
-
-def destroy_server_key(config: Config, key: NoiseKey) -> None:
-    """Forget the key of a finished run: nobody can draw its noise again."""
-    path = Path(config.run_dir) / SECRET_FOLDER / KEY_FILE
-    key.destroy(path if path.exists() else None)
-
-
-def client_key(config: Config, node_config: Mapping[str, Any], name: str) -> NoiseKey:
+def client_key(config: Config, node_config: Mapping[str, Any], name: str, phase: int) -> NoiseKey:
     """A client's own key: derived in a simulation, kept in `state-dir` in a deployment."""
     if config.privacy.noise_seed is not None:
         return NoiseKey.from_public_seed(config.privacy.noise_seed).derive("client", name)
     if "state-dir" in node_config:
-        path = Path(str(node_config["state-dir"])) / KEY_FILE
+        path = Path(str(node_config["state-dir"])) / CLIENT_KEY_FILE
         path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         return NoiseKey.load(path) if path.exists() else NoiseKey.create(path)
     if "partition-id" not in node_config:
@@ -109,7 +88,17 @@ def client_key(config: Config, node_config: Mapping[str, Any], name: str) -> Noi
             "a deployed client keeps its own noise key: start its SuperNode with "
             "--node-config \"client-id='…' state-dir='/var/lib/dp_fedmed'\""
         )
-    run_key = NoiseKey.load(Path(config.run_dir) / SECRET_FOLDER / KEY_FILE)
+    run_key = NoiseKey.load(key_file(config.run_dir, phase))
+    return run_key.derive("client", name)
+
+
+def client_ledger_key(config: Config, node_config: Mapping[str, Any], name: str) -> MacKey:
+    """The key of a client's own ledger: derived in a simulation, its own in a deployment."""
+    if "state-dir" in node_config:
+        path = Path(str(node_config["state-dir"])) / LEDGER_KEY_FILE
+        path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+        return MacKey.load(path) if path.exists() else MacKey.create(path)
+    run_key = MacKey.load(Path(config.run_dir) / SECRET_FOLDER / LEDGER_KEY_FILE)
     return run_key.derive("client", name)
 
 

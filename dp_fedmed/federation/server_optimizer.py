@@ -35,6 +35,16 @@ class ServerOptimizer:
             for name, value in model.items()
         }
 
+    def moments(self) -> State:
+        """What it keeps between rounds, by `first/…` and `second/…`."""
+        kept = {f"first/{name}": value for name, value in self.first.items()}
+        return kept | {f"second/{name}": value for name, value in self.second.items()}
+
+    def restore(self, moments: Arrays) -> None:
+        """Go on from what `moments` gave."""
+        self.first = {k[6:]: v for k, v in moments.items() if k.startswith("first/")}
+        self.second = {k[7:]: v for k, v in moments.items() if k.startswith("second/")}
+
     def _direction(self, name: str, update: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         if self.name is ServerOptimizerName.fedavg:
             return update

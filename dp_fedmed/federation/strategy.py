@@ -24,7 +24,9 @@ from flwr.serverapp.strategy import Result, Strategy
 from dp_fedmed.config import FederationConfig, Weighting
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.client_level import ClientLevelMechanism
+from dp_fedmed.federation.durable import reach
 from dp_fedmed.federation.exchange import exchange
+from dp_fedmed.federation.journal import StoredRelease
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.secrets import RoundSecrets
@@ -33,6 +35,7 @@ from dp_fedmed.privacy.noise import Purpose
 from dp_fedmed.randomness import stream
 
 logger = logging.getLogger(__name__)
+private_logger = logging.getLogger("dp_fedmed.private")  # lines that tell who took part
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -122,6 +125,8 @@ class DPStrategy(Strategy):
         self.arrays = ArrayRecord()
         self._names = {node_id: name for name, node_id in self.nodes.items()}
         self._record = RoundRecord(server_round=0)
+        self._replayed: StoredRelease | None = None
+        self._made_secrets: tuple[ArrayRecord, RoundSecrets] | None = None
 
     def summary(self) -> None:
         """Log the set-up as a tree."""
@@ -140,10 +145,12 @@ class DPStrategy(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
+        after_round: int | None = None,
     ) -> Result:
-        """Run every round; `self.arrays` is the last good model at any time.
+        """Run every round, or those after `after_round`; `self.arrays` is the last good model.
 
-        Flower's own loop cannot stop early or report a round, so the loop is here.
+        Flower's own loop cannot stop early, report a round or begin in the middle, so the loop is
+        here.
 
         Raises:
             TooFewClients: when a round has too few usable replies.
@@ -151,15 +158,17 @@ class DPStrategy(Strategy):
         self.summary()
         self.arrays = initial_arrays
         result = Result(arrays=initial_arrays)
-        self._record = RoundRecord(server_round=0)
-        self._evaluate_here(0, evaluate_fn, result)
-        self.on_round(self._record)
-        for server_round in range(1, num_rounds + 1):
+        if after_round is None:
+            self._record = RoundRecord(server_round=0)
+            self._evaluate_here(0, evaluate_fn, result)
+            self.on_round(self._record)
+        for server_round in range((after_round or 0) + 1, num_rounds + 1):
             started = time.perf_counter()
             self._record = RoundRecord(server_round=server_round)
             messages = self.configure_train(
                 server_round, self.arrays, train_config or ConfigRecord(), grid
             )
+            reach("training:before")
             replies = exchange(grid, messages, timeout=timeout, stop=self.stop)
             released, train_metrics = self.aggregate_train(server_round, replies)
             if released is not None:
@@ -180,60 +189,104 @@ class DPStrategy(Strategy):
         Raises:
             BudgetSpent: if the round does not fit into a privacy budget.
         """
-        self.arrays = arrays
-        cohort = self.sampler.cohort(list(self.nodes), self._cohort_generator(server_round))
-        if self.guard is not None:
-            cohort = self.guard.admit(cohort)
-            self.guard.charge(server_round, cohort)
+        self.arrays, self._replayed = arrays, None
+        if self.guard is None:
+            cohort = self._draw(server_round)
+        else:
+            digest = self._secrets(server_round).digest if self.secrets is not None else b""
+            cohort = self.guard.open_round(server_round, digest, lambda: self._draw(server_round))
+            if self.guard.journal is not None:
+                self._replayed = self.guard.journal.stored()
         self._record.cohort = cohort
+        if self._replayed is not None:
+            logger.info("round %d was released before a crash: taken from disk", server_round)
+            return []
         return self._messages("train", cohort, server_round, arrays, config)
 
-    def _cohort_generator(self, server_round: int) -> np.random.Generator:
-        """Secret where the guarantee rests on hidden cohorts, else from the seed."""
+    def _draw(self, server_round: int) -> list[str]:
+        """The cohort: secret where the guarantee rests on hidden cohorts, else from the seed."""
         if self.mechanism is not None:
-            return self._secrets(server_round).sampling(Purpose.COHORT)
-        return stream(self.seed, "cohort", server_round)
+            rng = self._secrets(server_round).sampling(Purpose.COHORT)
+        else:
+            rng = stream(self.seed, "cohort", server_round)
+        return self.sampler.cohort(list(self.nodes), rng)
 
     def _secrets(self, server_round: int) -> RoundSecrets:
+        """The streams of a round; the model is digested once."""
         if self.secrets is None:
             raise ValueError("this strategy has no secret streams")
-        return self.secrets(server_round, model_arrays.from_record(self.arrays))
+        made = self._made_secrets
+        if made is None or made[0] is not self.arrays or made[1].server_round != server_round:
+            secrets = self.secrets(server_round, model_arrays.from_record(self.arrays))
+            made = self._made_secrets = (self.arrays, secrets)
+        return made[1]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The next model, or None when nobody contributed; and the mean training loss."""
         model = model_arrays.from_record(self.arrays)
-        updates = _Sum(model)
-        contributed, losses = 0, list[tuple[float, int]]()
         if self.mechanism is not None:
-            self.mechanism.start(model)
-        for name, reply in self._in_name_order(self._record.cohort, replies):
-            contribution = self._contribution(name, reply, model)
-            if contribution is not None:
-                update, examples, loss = contribution
-                contributed += 1
-                if loss is not None:
-                    losses.append((loss, examples))
-                if self.mechanism is not None:
-                    self.mechanism.add(update)
-                elif self.config.weighting is Weighting.examples:
-                    updates.add(update, examples)
-                else:
-                    updates.add(update, 1.0)
-        if losses:
-            self._record.train_loss = _weighted_mean(losses)
-        if self.mechanism is not None:  # an empty cohort too releases noise
-            average = self.mechanism.release(self._secrets(server_round))
+            average: Mapping[str, np.ndarray[Any, Any]] | None
+            average = self._noised_average(server_round, model, replies, self.mechanism)
         else:
-            self._require_enough(contributed)
-            if updates.weight == 0.0:
-                return None, None
-            average = updates.mean()
+            average = self._plain_average(model, replies)
+        if average is None:
+            return None, None
         new_model = self.optimizer.step(model, average)
         loss = self._record.train_loss
         metrics = None if loss is None else MetricRecord({"train_loss": loss})
         return model_arrays.to_record(new_model), metrics
+
+    def _noised_average(
+        self,
+        server_round: int,
+        model: model_arrays.State,
+        replies: Iterable[Message],
+        mechanism: ClientLevelMechanism,
+    ) -> Mapping[str, np.ndarray[Any, Any]]:
+        """The released average: durable before anything is made of it; from disk if it was."""
+        if self._replayed is not None:
+            mechanism.clip_norm = self._replayed.clip_norm
+            return self._replayed.average
+        mechanism.start(model)
+        for update, _ in self._contributions(model, replies):
+            mechanism.add(update)
+        secrets = self._secrets(server_round)
+        journal = self.guard.journal if self.guard is not None else None
+        if self.guard is None or journal is None:
+            return mechanism.release(secrets)  # an empty cohort too releases noise
+        inputs = mechanism.inputs(secrets)
+        average = mechanism.release(secrets)
+        journal.release(inputs, average, mechanism.clip_norm)
+        return average
+
+    def _plain_average(
+        self, model: model_arrays.State, replies: Iterable[Message]
+    ) -> Mapping[str, np.ndarray[Any, Any]] | None:
+        """The weighted mean of the updates; None when nobody contributed."""
+        updates = _Sum(model)
+        contributed = 0
+        for update, examples in self._contributions(model, replies):
+            contributed += 1
+            updates.add(update, examples if self.config.weighting is Weighting.examples else 1.0)
+        self._require_enough(contributed)
+        return updates.mean() if updates.weight > 0.0 else None
+
+    def _contributions(
+        self, model: model_arrays.State, replies: Iterable[Message]
+    ) -> Iterator[tuple[model_arrays.State, int]]:
+        """Checked updates with their numbers of examples, in name order; notes the mean loss."""
+        losses: list[tuple[float, int]] = []
+        for name, reply in self._in_name_order(self._record.cohort, replies):
+            contribution = self._contribution(name, reply, model)
+            if contribution is not None:
+                update, examples, loss = contribution
+                if loss is not None:
+                    losses.append((loss, examples))
+                yield update, examples
+        if losses:
+            self._record.train_loss = _weighted_mean(losses)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -289,6 +342,8 @@ class DPStrategy(Strategy):
             told: dict[str, Any] = {**config, "round": server_round}
             if self.guard is not None and message_type == "train":
                 told |= self.guard.told(name)
+                journal = self.guard.journal
+                told["charge"] = journal.current.number if journal and journal.current else 0
             content = RecordDict({"arrays": arrays, "config": ConfigRecord(told)})
             node = self.nodes[name]
             messages.append(Message(content, node, message_type, group_id=str(server_round)))
@@ -332,7 +387,7 @@ class DPStrategy(Strategy):
         except (ValueError, KeyError) as error:
             reason = f"its reply has no {error}" if isinstance(error, KeyError) else str(error)
             self._record.failed[name] = reason
-            logger.warning(
+            (logger if self.mechanism is None else private_logger).warning(
                 "round %d: %s contributed nothing: %s", self._record.server_round, name, reason
             )
             return None

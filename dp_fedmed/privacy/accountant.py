@@ -233,6 +233,11 @@ class PrivacyAccountant:
         _validate.choice("unit", unit, UNITS)
         return self._history(unit, client_name(client)).rows()
 
+    def history(self, unit: Unit, client: str | None = None) -> History:
+        """A copy of what the federation (unit ``client``) or one client's records went through."""
+        _validate.choice("unit", unit, UNITS)
+        return self._history(unit, client_name(client)).plus()
+
     def _named_clients(self) -> list[str]:
         return sorted(c for unit, c in self._histories if unit == "record" and c != EVERY_CLIENT)
 

@@ -8,15 +8,12 @@ they rest on HMAC-SHA256 and ChaCha20 being pseudo-random.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
-import stat
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any, Final, Literal, NoReturn
 
 import numpy as np
@@ -25,11 +22,10 @@ from randomgen import ChaCha
 
 from dp_fedmed.privacy import _validate
 from dp_fedmed.privacy._digest import array_digest, length_prefixed, public_digest
+from dp_fedmed.privacy.keys import KEY_BYTES, SecretKey
 
 __all__ = ["NoiseKey", "NoiseStream", "NormalMethod", "Purpose", "StreamId", "public_digest"]
 
-_KEY_BYTES: Final = 32
-_HEADER: Final = b"dp_fedmed noise key v1\n"
 #: Values per ChaCha20 counter range. The layout of a stream depends on it, on no thread count.
 _CHUNK: Final = 1 << 19
 
@@ -118,7 +114,7 @@ class StreamId:
         return length_prefixed([b"dp_fedmed stream v1", *fields])
 
 
-class NoiseKey:
+class NoiseKey(SecretKey):
     """A 256-bit secret that cannot be printed, copied or pickled.
 
     Example:
@@ -137,18 +133,13 @@ class NoiseKey:
         RuntimeError: this noise key was destroyed; a finished run can only be extended as a new ...
     """
 
-    __slots__ = ("_is_private", "_secret")
+    __slots__ = ("_is_private",)
+    _header = b"dp_fedmed noise key v1\n"
+    _what = "noise key"
 
-    def __init__(self, secret: bytes, *, is_private: bool) -> None:
-        if not isinstance(secret, bytes) or len(secret) != _KEY_BYTES:
-            raise ValueError(f"a noise key is {_KEY_BYTES} bytes; use NoiseKey.generate()")
-        self._secret = bytearray(secret)
+    def __init__(self, secret: bytes, *, is_private: bool = True) -> None:
+        super().__init__(secret)
         self._is_private = _validate.flag("is_private", is_private)
-
-    @classmethod
-    def generate(cls) -> NoiseKey:
-        """A fresh key from the operating system."""
-        return cls(os.urandom(_KEY_BYTES), is_private=True)
 
     @classmethod
     def from_public_seed(cls, seed: int) -> NoiseKey:
@@ -157,51 +148,6 @@ class NoiseKey:
         digest = hashlib.sha256(length_prefixed([b"public seed", str(number).encode()])).digest()
         return cls(digest, is_private=False)
 
-    @classmethod
-    def create(cls, path: str | os.PathLike[str]) -> NoiseKey:
-        """A fresh key in a new file of mode 0600, durable before this returns.
-
-        Raises:
-            FileExistsError: If there is a file already; a key is never replaced.
-        """
-        key = cls.generate()
-        target = Path(path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open(target, flags, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(_HEADER + bytes(key._secret).hex().encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        _sync_folder(target.parent)
-        return key
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> NoiseKey:
-        """Read a key file; refuse one that others could have read.
-
-        Raises:
-            FileNotFoundError: If it is missing.
-            PermissionError: If its mode allows anything to group or others.
-            ValueError: If it is not a key file.
-        """
-        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ValueError(f"{path} is not a regular file, so not a noise key")
-            if status.st_mode & 0o077:
-                raise PermissionError(
-                    f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, so others may have read"
-                    " the noise key; start a new phase with a new key (mode 0600)"
-                )
-            content = file.read(len(_HEADER) + 2 * _KEY_BYTES + 2)
-        body = content.removeprefix(_HEADER).removesuffix(b"\n")
-        try:
-            if not content.startswith(_HEADER) or len(body) != 2 * _KEY_BYTES:
-                raise ValueError
-            return cls(bytes.fromhex(body.decode("ascii")), is_private=True)
-        except ValueError:
-            raise ValueError(f"{path} is not a dp_fedmed noise key, or it is damaged") from None
-
     @property
     def is_private(self) -> bool:
         """False for a key made from a public seed."""
@@ -209,8 +155,7 @@ class NoiseKey:
 
     def derive(self, *names: str) -> NoiseKey:
         """A key for a part of the system, e.g. one simulated client; as private as this one."""
-        message = length_prefixed([b"dp_fedmed derive v1", *(name.encode() for name in names)])
-        return NoiseKey(self._mac(message), is_private=self._is_private)
+        return NoiseKey(self._derived(*names), is_private=self._is_private)
 
     def private_digest(self, arrays: Iterable[NDArray[Any]]) -> bytes:
         """Keyed digest of arrays; a plain hash of an un-noised sum would itself be a release."""
@@ -220,31 +165,8 @@ class NoiseKey:
         """The stream of these inputs."""
         return NoiseStream(self._mac(stream_id.encode()), is_private=self._is_private)
 
-    def destroy(self, path: str | os.PathLike[str] | None = None) -> None:
-        """Forget the key, in memory and (overwritten, then removed) in its file."""
-        self._secret[:] = b""
-        if path is not None:
-            descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-            with os.fdopen(descriptor, "r+b", buffering=0) as file:
-                file.write(b"\0" * os.fstat(file.fileno()).st_size)
-                os.fsync(file.fileno())
-            os.unlink(path)
-            _sync_folder(Path(path).parent)
-
-    def _mac(self, message: bytes) -> bytes:
-        if not self._secret:
-            raise RuntimeError(
-                "this noise key was destroyed; a finished run can only be extended as a new phase"
-            )
-        return hmac.new(self._secret, message, hashlib.sha256).digest()
-
     def __repr__(self) -> str:
         return f"NoiseKey(<hidden>, is_private={self._is_private})"
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise TypeError("a noise key cannot be pickled or copied; pass the object or its file path")
-
-    __reduce__ = __reduce_ex__ = __copy__ = __deepcopy__ = __getstate__ = _refuse  # type: ignore[assignment]
 
 
 class NoiseStream:
@@ -260,8 +182,8 @@ class NoiseStream:
     __slots__ = ("_generator", "_is_private", "_key", "_lock", "_next_chunk")
 
     def __init__(self, key: bytes, *, is_private: bool) -> None:
-        if not isinstance(key, bytes) or len(key) != _KEY_BYTES:
-            raise ValueError(f"a stream's key is {_KEY_BYTES} bytes; use NoiseKey.stream()")
+        if not isinstance(key, bytes) or len(key) != KEY_BYTES:
+            raise ValueError(f"a stream's key is {KEY_BYTES} bytes; use NoiseKey.stream()")
         self._key = int.from_bytes(key, "little")
         self._is_private = _validate.flag("is_private", is_private)
         self._generator: np.random.Generator | None = None
@@ -272,7 +194,7 @@ class NoiseStream:
     @classmethod
     def fresh(cls) -> NoiseStream:
         """A stream that nobody can reproduce."""
-        return cls(os.urandom(_KEY_BYTES), is_private=True)
+        return cls(os.urandom(KEY_BYTES), is_private=True)
 
     @classmethod
     def from_public_seed(cls, seed: int) -> NoiseStream:
@@ -370,11 +292,3 @@ class NoiseStream:
 def _check_digest(name: str, value: object) -> None:
     if not isinstance(value, bytes) or len(value) != hashlib.sha256().digest_size:
         raise ValueError(f"{name} must be the 32 bytes of a digest, got {type(value).__name__}")
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

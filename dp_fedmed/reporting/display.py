@@ -126,6 +126,12 @@ class ConsoleDisplay:
         )
         if result.stopped != "completed":
             self.console.print(f"[red]Stopped early: {result.stopped}", highlight=False)
+            if not result.stopped.startswith("budget") and "dp-fedmed resume" not in result.stopped:
+                self.console.print(
+                    f"Go on with: dp-fedmed resume {result.run_dir}",
+                    soft_wrap=True,
+                    highlight=False,
+                )
         self.console.print(f"Results: {result.run_dir}", soft_wrap=True, highlight=False)
 
 

@@ -5,17 +5,29 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LOGGERS = ("dp_fedmed", "flwr")
 
 
+class _LogFile(logging.FileHandler):
+    """A log that a full disk silences, rather than the run it is about."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
 @contextmanager
 def log_to(path: Path) -> Iterator[None]:
     """Send our own and Flower's log lines to a file as well, until the block ends."""
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter(FORMAT))
     loggers = [logging.getLogger(name) for name in LOGGERS]
     levels = [logger.level for logger in loggers]
@@ -37,6 +49,7 @@ def show_on_stdout() -> None:
     if not ours.handlers:
         handler = logging.StreamHandler(sys.stdout)
         handler.setFormatter(logging.Formatter("%(message)s"))
+        handler.addFilter(lambda record: record.name != "dp_fedmed.private")
         ours.addHandler(handler)
         ours.setLevel(logging.INFO)
 

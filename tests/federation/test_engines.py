@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,8 +16,9 @@ import psutil
 import pytest
 import torch
 
-from dp_fedmed.config import Config, ConfigError
+from dp_fedmed.config import Config, ConfigError, compose
 from dp_fedmed.federation.engines import run_federation
+from dp_fedmed.federation.ledger_check import LedgerView
 from dp_fedmed.federation.run_directory import RunDirectory
 from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.reporting.display import LogDisplay
@@ -170,6 +172,57 @@ def test_hybrid_under_flwr_run_costs_the_same_as_on_local(
             there = json.loads((folder / "privacy_report.json").read_text())
         time.sleep(0.5)
     assert there.get("guarantees") == here["guarantees"], done.stdout + done.stderr
+
+
+class StopAfterTwo(LogDisplay):
+    """Presses Ctrl-C after round 2."""
+
+    def round(self, record: RoundRecord) -> None:
+        if record.server_round == 2:
+            raise KeyboardInterrupt
+
+
+def interrupted(config: Config, copies: list[Path]) -> None:
+    """A run that was stopped after two rounds, and copies of it."""
+    result = run_federation(config, StopAfterTwo())
+    assert result.stopped == "interrupted after round 2"
+    for path in copies:
+        shutil.copytree(result.run_dir, path, symlinks=True)
+
+
+def finished(path: Path) -> dict[str, np.ndarray]:
+    assert not list(LedgerView(path).problems())
+    return RunDirectory(path).load_model()
+
+
+@pytest.mark.slow
+def test_a_run_that_began_on_local_goes_on_the_same_on_ray_and_under_flwr_run(
+    flower: Callable[..., subprocess.CompletedProcess[str]],
+    small: Callable[..., Config],
+    tmp_path: Path,
+) -> None:
+    places = {name: tmp_path / name for name in ("local", "ray", "flower")}
+    settings = ["privacy=hybrid", "federation.num_clients=3", "federation.num_rounds=4"]
+    interrupted(small(*settings, "privacy.sample.grad_mode=hooks"), copies=list(places.values()))
+    run_federation(compose([f"run_dir={places['local']}", "resume=last"]))
+    words = [f"run_dir={places['ray']}", "resume=last", "engine=ray", "engine.workers=2"]
+    run_federation(compose(words))
+    done = flower(
+        *("--federation-config", "num-supernodes=3"),
+        *("--run-config", f"resume='{places['flower']}'"),
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if LedgerView(places["flower"]).history.closed is not None:
+            break
+        time.sleep(0.5)
+    time.sleep(0.5)
+    local = finished(places["local"])
+    assert same(local, finished(places["ray"]))
+    assert LedgerView(places["flower"]).history.closed == "completed", done.stdout + done.stderr
+    assert same(local, finished(places["flower"]))
+    spent = [LedgerView(path).epsilons() for path in places.values()]
+    assert spent[0] == spent[1] == spent[2]
 
 
 def test_the_bundle_carries_code_and_conf_but_no_run(tmp_path: Path) -> None:

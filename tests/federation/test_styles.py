@@ -26,6 +26,7 @@ from dp_fedmed.federation.privacy_plan import (
 from dp_fedmed.federation.run_directory import RunDirectory
 from dp_fedmed.federation.sampling import AllSampler
 from dp_fedmed.privacy import get_privacy_spent
+from dp_fedmed.privacy.keys import MacKey
 
 FIXED = (
     "privacy.sample.grad_mode=hooks",
@@ -71,9 +72,7 @@ def test_the_guarantee_is_the_worst_client_neither_sum_nor_mean() -> None:
         )
         for name, (q, t) in shapes.items()
     }
-    plan = PrivacyPlan(
-        delta_sample=1e-5, delta_user=None, clients=clients, user_event=None, num_rounds=10
-    )
+    plan = PrivacyPlan(delta_sample=1e-5, delta_user=None, clients=clients, user_event=None)
     guard = PrivacyGuard(compose(["privacy=sample", "privacy.sample.target_epsilon=1000"]), plan)
     for server_round in range(1, 11):
         guard.charge(server_round, list(clients))
@@ -130,7 +129,7 @@ def test_clients_keep_their_own_account(small: Callable[..., Config]) -> None:
     report = report_of(result.run_dir)["guarantees"][0]
     for name, client in report["clients"].items():
         lines = (result.run_dir / "private" / "clients" / f"{name}.jsonl").read_text().splitlines()
-        own = [json.loads(line) for line in lines]
+        own = [json.loads(line)["body"] for line in lines if '"kind":"CHARGE"' in line]
         assert sum(row["steps"] for row in own) == client["steps"]
         assert {row["noise_multiplier"] for row in own} == {client["noise_multiplier"]}
 
@@ -157,9 +156,7 @@ def test_a_client_whose_participations_are_used_up_is_left_out() -> None:
         )
         for name, n in (("a", 1), ("b", 2))
     }
-    plan = PrivacyPlan(
-        delta_sample=1e-5, delta_user=None, clients=clients, user_event=None, num_rounds=5
-    )
+    plan = PrivacyPlan(delta_sample=1e-5, delta_user=None, clients=clients, user_event=None)
     guard = PrivacyGuard(compose(["privacy=sample", "privacy.sample.target_epsilon=100"]), plan)
     assert guard.admit(["a", "b"]) == ["a", "b"]
     guard.charge(1, ["a", "b"])
@@ -201,7 +198,7 @@ def test_private_files_are_for_their_owner_only(small: Callable[..., Config]) ->
 
 def test_the_key_of_a_finished_run_is_gone(small: Callable[..., Config]) -> None:
     folder = run_federation(small("privacy=user", *FIXED)).run_dir
-    assert not list((folder / "private" / "secret").iterdir())
+    assert [file.name for file in (folder / "private" / "secret").iterdir()] == ["ledger.key"]
 
 
 def test_no_loss_of_private_records_is_sent(small: Callable[..., Config]) -> None:
@@ -256,9 +253,7 @@ def test_a_reply_that_does_not_fit_the_plan_is_refused(key: str) -> None:
             records=10, sample_rate=0.5, steps=4, participations=9, noise_multiplier=2.0
         )
     }
-    plan = PrivacyPlan(
-        delta_sample=1e-5, delta_user=None, clients=clients, user_event=None, num_rounds=9
-    )
+    plan = PrivacyPlan(delta_sample=1e-5, delta_user=None, clients=clients, user_event=None)
     guard = PrivacyGuard(compose(["privacy=sample"]), plan)
     told = guard.told("a")
     guard.check_reply("a", told)
@@ -363,8 +358,12 @@ def test_the_log_tells_what_is_spent_and_how_many_rounds_are_left(
     assert ("ε_user" in log) is (style != "sample")
 
 
-def ask_client(config: Config, noise_multiplier: float) -> np.ndarray:
+def ask_client(config: Config, noise_multiplier: float, charge: int = 1) -> np.ndarray:
     """The update of one client that is asked for round 1 with this noise, by hand."""
+    secret = Path(config.run_dir) / "private" / "secret"
+    if not secret.exists():
+        secret.mkdir(parents=True)
+        MacKey.create(secret / "ledger.key")
     from flwr.app import ConfigRecord, Message, RecordDict
 
     from dp_fedmed.federation import arrays as model_arrays
@@ -381,6 +380,10 @@ def ask_client(config: Config, noise_multiplier: float) -> np.ndarray:
         "sample_rate": sample_rate(len(records), config.training),
         "steps": steps_per_round(len(records), config.training),
         "grad_mode": "hooks",
+        "run": "demo",
+        "streams": "demo",
+        "phase": 0,
+        "charge": charge,
         "input_shape": [30],
         "num_classes": 2,
     }
@@ -399,20 +402,34 @@ def test_one_sum_at_two_noise_scales_does_not_share_its_noise(small: Callable[..
     )
     once, again = ask_client(config, 50.0), ask_client(config, 50.0)
     assert np.array_equal(once, again)
-    other = ask_client(config, 100.0)
+    other = ask_client(config, 100.0, charge=2)
     assert abs(np.corrcoef(once, other)[0, 1]) < 5 / np.sqrt(once.size)
 
 
 def test_a_client_refuses_noise_that_breaks_its_budget(small: Callable[..., Config]) -> None:
     from dp_fedmed.federation.client_ledger import BudgetRefused
 
-    config = small("privacy=sample", *FIXED, "privacy.noise_seed=3", "federation.num_rounds=1")
+    whole = ["training.batch_size=100000", "training.local_steps=1", "federation.num_rounds=1"]
+    config = small("privacy=sample", *FIXED, "privacy.noise_seed=3", *whole)
     with pytest.raises(BudgetRefused):
         ask_client(config, 0.1)
     ask_client(config, 50.0)
-    ask_client(config, 1.8)  # by itself within the budget of 3, twice it is not
+    ask_client(config, 1.8, charge=2)  # by itself within the budget of 3, with another it is not
+    ask_client(config, 1.8, charge=2)  # the very same again costs nothing
     with pytest.raises(BudgetRefused):
-        ask_client(config, 1.8)
+        ask_client(config, 1.9, charge=3)
+
+
+def test_a_client_refuses_a_server_whose_ledger_went_back(small: Callable[..., Config]) -> None:
+    from dp_fedmed.federation.client_ledger import ServerRefused
+
+    config = small("privacy=sample", *FIXED, "privacy.noise_seed=3", "federation.num_rounds=1")
+    ask_client(config, 50.0, charge=7)
+    with pytest.raises(ServerRefused, match="went back"):
+        ask_client(config, 60.0, charge=7)
+    with pytest.raises(ServerRefused, match="went back"):
+        ask_client(config, 60.0, charge=3)
+    ask_client(config, 60.0, charge=8)
 
 
 def test_a_client_that_cannot_load_its_data_tells_no_path(small: Callable[..., Config]) -> None:

@@ -1,0 +1,105 @@
+"""Which settings a guarantee rests on, which only steer the computation, and what has changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dp_fedmed.config import Config, ConfigError, get, leaf_keys
+
+#: What may differ between two stretches of one run without touching what a round computes.
+ELSEWHERE = (
+    "engine.",
+    "checkpoint.",
+    "federation.num_rounds",
+    "federation.evaluate_every",
+    "federation.client_evaluate_",
+    "federation.round_timeout",
+    "federation.connect_timeout",
+    "federation.min_clients",
+    "data.path",  # the records themselves are compared, not where they lie
+    "task.metric",
+    "data_ledger",
+    "run_dir",
+    "resume",
+    "new_phase",
+)
+#: What steers local training and the server's step, but none of σ, q, T, C or the unit.
+STEERING = (
+    "training.optimizer",
+    "training.lr",
+    "training.momentum",
+    "training.weight_decay",
+    "training.threads",
+    "training.device",
+    "federation.server_",
+    "privacy.sample.grad_mode",
+    "privacy.sample.physical_batch_size",
+)
+
+
+#: What the server decides for all and tells: it is digested as it is in force, not as configured.
+TOLD = ("privacy.sample.grad_mode", "federation.num_clients")
+#: What says which records are where: with other data or another model it would be another run.
+IDENTITY = ("task.name", "task.kind", "data.", "model.", "seed", "federation.num_clients")
+
+
+def computed_from(config: Config) -> dict[str, str]:
+    """The settings that decide what a round computes, as text: streams depend on all of them.
+
+    >>> from dp_fedmed.config import compose
+    >>> one, two = (computed_from(compose([f"engine.workers={n}"])) for n in (1, 2))
+    >>> one == two
+    True
+    """
+    left_out = ELSEWHERE + TOLD
+    return {key: repr(get(config, key)) for key in leaf_keys() if not key.startswith(left_out)}
+
+
+def changed(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
+    """Keys whose values differ, with both."""
+    found = {}
+    for key in leaf_keys():
+        before, after = get(old, key), get(new, key)
+        if before != after and key not in ("run_dir", "resume", "new_phase"):
+            found[key] = (before, after)
+    return found
+
+
+def rests_on(keys: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Those of the changed keys on which the guarantee rests: σ, q, T, C, δ, the data, the model.
+
+    >>> list(rests_on({"privacy.user.max_grad_norm": (1.0, 2.0), "training.lr": (0.1, 0.2)}))
+    ['privacy.user.max_grad_norm']
+    """
+    return {key: pair for key, pair in keys.items() if not key.startswith(ELSEWHERE + STEERING)}
+
+
+def refuse_other_run(differences: dict[str, tuple[Any, Any]]) -> None:
+    """Refuse to go on with other data, another model or another style, in whatever phase.
+
+    Composition is by client: it holds while each record stays at its client.
+
+    Raises:
+        ConfigError: naming the keys.
+    """
+    other = {k: v for k, v in differences.items() if k.startswith(IDENTITY) and k != "data.path"}
+    if other:
+        raise ConfigError(
+            f"{describe_changes(other)}: with other data, clients or another model it is another "
+            "run; start one (a shared data_ledger adds up what both spend)"
+        )
+    if "privacy.style" in differences:
+        before, now = differences["privacy.style"]
+        raise ConfigError(
+            f"privacy.style={now} cannot replace {before}: rounds that are done keep the guarantee "
+            "that they had; start a new run"
+        )
+
+
+def describe_changes(differences: dict[str, tuple[Any, Any]]) -> str:
+    """Changed keys with both values.
+
+    >>> describe_changes({"training.lr": (0.1, 0.2)})
+    'training.lr=0.1 (now 0.2)'
+    """
+    return ", ".join(f"{key}={old} (now {new})" for key, (old, new) in differences.items())

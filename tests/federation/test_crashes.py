@@ -1,0 +1,33 @@
+"""A run that is killed and resumed ends as the one that was not: same model, same ε, same bytes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("style", ["none", "sample", "user", "hybrid"])
+def test_a_killed_run_ends_as_if_nothing_had_happened(style: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.federation.crash_harness", str(tmp_path), style, "1"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=580,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["wrong"] == []
+    points = set(found["points"])
+    assert {"training:before", "checkpoint:synced", "checkpoint:renamed", "commit:before"} <= points
+    assert ("charge:before" in points) is (style != "none")
+    assert ("release:file" in points) is (style in ("user", "hybrid"))
+    assert ("client:charged" in points) is (style in ("sample", "hybrid"))
