@@ -136,7 +136,10 @@ class ConsoleDisplay:
 
 
 def _choice(config: Config, result: RunResult) -> str:
-    if config.federation.evaluate_every == 0:
+    chosen = config.task.metric in result.val
+    if config.federation.evaluate_every == 0 or (
+        config.privacy.style is PrivacyStyle.none and not chosen
+    ):
         return f"the model is the one of round {result.selected_round}"
     if config.privacy.style is PrivacyStyle.none:
         return (
