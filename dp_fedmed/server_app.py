@@ -198,6 +198,10 @@ class ServerRun:
         if self.private:
             plan = self._spend_on(nodes, sampler)
             self.mechanism = self.learner.mechanism(plan, sampler)
+            advice = self.learner.advice(plan, sampler)
+            if advice is not None:
+                logger.warning("%s", advice)
+                self.display.note(advice)
         return DPStrategy(
             self.config.federation,
             nodes={name: node.node_id for name, node in nodes.items()},

@@ -8,7 +8,6 @@ over clients. `dp_fedmed.tasks.patchcore.statistics` has the proofs.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,8 +38,6 @@ from dp_fedmed.tasks.anomaly_metrics import anomaly_metrics, fairness, grouped_m
 from dp_fedmed.tasks.patchcore.coreset import greedy_k_center
 from dp_fedmed.tasks.patchcore.maps import pixel_maps
 from dp_fedmed.tasks.patchcore.statistics import BOUND
-
-logger = logging.getLogger(__name__)
 
 PICTURES = "pictures.png"
 RECORD_NOISE = "record_noise"
@@ -87,28 +84,22 @@ class AnomalyLearner:
         """Merge rows, or move the statistic on."""
         if plan is None:
             return BankStep(self.config.seed)
-        noise_std, units = noise_of(self.config, plan, sampler)
-        self._warn_of_noise(noise_std * units, units, "images" if plan.clients else "clients")
-        return StatisticStep(self.detector, noise_std)
+        return StatisticStep(self.detector, noise_of(self.config, plan, sampler)[0])
 
-    def _warn_of_noise(self, sigma: float, units: float, what: str) -> None:
-        """Say so before it is spent, if a release would be mostly noise."""
-        what = "clients" if self.config.privacy.style.protects_clients else what
-        needed = self.detector.statistic(self._initial).units_needed(sigma)
-        if needed > units:
-            dimension = map_of(self._initial).dimension
-            logger.warning(
-                "anomaly.mechanism=%s in %d dimensions with noise %.3g on the sum needs about %d "
-                "%s to say more than noise, and a round has %.0f: use more, a larger "
-                "target_epsilon, or anomaly.dimension=%d",
-                self.config.anomaly.mechanism,
-                dimension,
-                sigma,
-                needed,
-                what,
-                units,
-                max(1, int(dimension * units / needed)),
-            )
+    def advice(self, plan: PrivacyPlan, sampler: Sampler) -> str | None:
+        """How many images or clients it would take, if a release would be mostly noise."""
+        noise_std, units = noise_of(self.config, plan, sampler)
+        needed = self.detector.statistic(self._initial).units_needed(noise_std * units)
+        if needed <= units:
+            return None
+        what = "clients" if self.config.privacy.style.protects_clients else "images"
+        dimension = map_of(self._initial).dimension
+        return (
+            f"anomaly.mechanism={self.config.anomaly.mechanism} in {dimension} dimensions with "
+            f"noise of {noise_std * units:.3g} on the sum needs about {needed} {what} to say more "
+            f"than noise, and a round has {units:.0f}: use more {what}, a larger target_epsilon, "
+            f"or anomaly.dimension={max(1, int(dimension * units / needed))}"
+        )
 
     def evaluate(self, state: State, split: str) -> dict[str, float]:
         """AUROCs and AUPROs where there are defects; by category; a threshold on `val`."""

@@ -47,6 +47,9 @@ class Learner(Protocol):
     def step(self, plan: PrivacyPlan | None, sampler: Sampler) -> ServerStep:
         """What the server makes of a round's answers."""
 
+    def advice(self, plan: PrivacyPlan, sampler: Sampler) -> str | None:
+        """What the user should know before anything is spent, from public numbers."""
+
     def evaluate(self, state: State, split: str) -> dict[str, float]:
         """Metrics on the server's `val` or `test` records; what is undefined is left out."""
 

@@ -99,6 +99,10 @@ class GradientLearner:
         """The configured optimizer."""
         return ServerOptimizer(self.config.federation)
 
+    def advice(self, plan: PrivacyPlan, sampler: Sampler) -> str | None:
+        """None: what noise costs a network is not known before."""
+        return None
+
     def evaluate(self, state: State, split: str) -> dict[str, float]:
         """The task's metrics."""
         self.state.load(state)

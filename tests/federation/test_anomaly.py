@@ -23,6 +23,7 @@ from dp_fedmed.federation.record_level import RecordLevelMechanism
 from dp_fedmed.federation.secrets import RoundSecrets
 from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.learning import LocalRound, make_learner, make_work
+from dp_fedmed.learning.anomaly import AnomalyWork
 from dp_fedmed.learning.anomaly_steps import VECTOR, StatisticStep
 from dp_fedmed.privacy import get_privacy_spent
 from dp_fedmed.privacy.noise import NoiseKey, NoiseStream
@@ -386,6 +387,21 @@ def test_a_run_that_crashed_ends_as_one_that_did_not(
             }
         )
     assert outcomes[0] == outcomes[1]
+
+
+def test_what_was_released_is_taken_from_disk_and_nobody_is_asked_again(
+    tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny("privacy=sample")
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "at_point", CrashAt("release:file", 2))
+        with pytest.raises(Crash):
+            run_federation(config)
+    held = releases(Path(config.run_dir))
+    monkeypatch.setattr(AnomalyWork, "train", lambda *_: pytest.fail("a client was asked"))
+    result = run_federation(compose([f"run_dir={config.run_dir}", "resume=last"]))
+    assert (result.stopped, result.rounds) == ("completed", 2)
+    assert all(map(np.array_equal, held, releases(result.run_dir)))
 
 
 class Stopper(LogDisplay):
