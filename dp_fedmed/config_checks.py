@@ -247,6 +247,12 @@ def _check_anomaly(config: Config) -> None:
             f"federation.num_rounds={federation.num_rounds} does not fit: with privacy.style="
             f"{privacy.style}, {made} takes federation.num_rounds={rounds}"
         )
+    most = federation.max_participations
+    if most is not None and most < rounds:
+        raise ConfigError(
+            f"federation.max_participations={most} leaves everybody out of the last release: use "
+            f"federation.max_participations={rounds} or null"
+        )
     if federation.server_optimizer is not ServerOptimizerName.fedavg or federation.server_lr != 1.0:
         raise ConfigError(
             f"federation.server_optimizer={federation.server_optimizer} with federation.server_lr="

@@ -428,10 +428,11 @@ def test_what_a_statistic_is_cannot_change_on_the_way(tiny: Callable[..., Config
     [
         (["federation.num_rounds=3"], r"federation\.num_rounds=3.*takes federation\.num_rounds=1"),
         (["privacy=sample", "federation.num_rounds=1"], r"dp_gaussian takes.*num_rounds=2"),
+        (["privacy=sample", "federation.max_participations=1"], r"max_participations=2 or null"),
         (["anomaly.backbone=resnet"], r"anomaly\.backbone=resnet is not known.*resnet18"),
         (["anomaly.coreset_size=1"], r"anomaly\.coreset_size=1 is out of range"),
         (["task.metric=dice"], r"task\.metric=dice.*image_auroc"),
-        (["federation.server_optimizer=fedadam"], r"use|takes federation\.server_optimizer=fedavg"),
+        (["federation.server_optimizer=fedadam"], r"takes federation\.server_optimizer=fedavg"),
         (["privacy=user", "privacy.user.clipping=adaptive"], r"use privacy\.user\.clipping=fixed"),
         (["privacy=sample", "privacy.sample.max_grad_norm=2"], r"privacy\.sample\.max_grad_norm=1"),
     ],
