@@ -159,7 +159,7 @@ def compare(
             guard=guard,
             secrets=secrets,
         )
-        arrays = model_arrays.to_record(runtime.state.read())
+        arrays = model_arrays.to_record(runtime.work.state.read())
         told = ConfigRecord(
             {
                 "input_shape": [1, 28, 28],

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from dp_fedmed.config import Config, ConfigError, GradMode, from_run_config
+from dp_fedmed.config import Config, ConfigError, TaskKind, from_run_config
 from dp_fedmed.data import DataSet, Records, cap_groups, load_data, partition, split_client
 from dp_fedmed.data.records import Indices, joined
 from dp_fedmed.federation import arrays as model_arrays
@@ -23,7 +22,7 @@ from dp_fedmed.federation.client_ledger import Asked, Budget, ClientLedger
 from dp_fedmed.federation.durable import reach
 from dp_fedmed.federation.failures import ClientFailed, describe_failure
 from dp_fedmed.federation.nodes import client_name
-from dp_fedmed.federation.privacy_plan import default_delta, sample_rate, steps_per_round
+from dp_fedmed.federation.privacy_plan import default_delta
 from dp_fedmed.federation.secrets import (
     RoundSecrets,
     client_folder,
@@ -31,65 +30,27 @@ from dp_fedmed.federation.secrets import (
     client_ledger_key,
     round_digest,
 )
-from dp_fedmed.models import build_model
-from dp_fedmed.privacy.noise import Purpose
-from dp_fedmed.randomness import stream
-from dp_fedmed.tasks import make_task
-from dp_fedmed.tasks.local_training import (
-    LocalResult,
-    make_optimizer,
-    pick_device,
-    train_locally,
-)
-
-if TYPE_CHECKING:
-    from dp_fedmed.tasks.dp_sgd import DPSGDPlan, PerSampleGradients
+from dp_fedmed.learning import LocalRound, make_work
 
 logger = logging.getLogger(__name__)
 
 
 class ClientRuntime:
-    """What a process needs to act as any of the clients: the data, one network, the task."""
+    """What a process needs to act as any of the clients: the data, the work, the ledgers."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.task = make_task(config.task)
+        self.work = make_work(config)
         self._process: int | None = None
-        self._gradients: PerSampleGradients | None = None
         self._decoded: tuple[ArrayRecord, model_arrays.State] | None = None
-        self._built: tuple[tuple[int, ...], int] | None = None
         self._ledgers: dict[str, ClientLedger] = {}
         self._digests: dict[str, str] = {}
-
-    @functools.cached_property
-    def device(self) -> torch.device:
-        """Where this process computes."""
-        return pick_device(self.config.training.device)
-
-    def build(self, input_shape: Sequence[int], num_classes: int) -> None:
-        """Make the one network of this process; every message brings its own weights.
-
-        The server says for which shape and classes: a site may lack a class that others have.
-        """
-        if self._built == (tuple(input_shape), num_classes):
-            return
-        self.model = build_model(
-            self.config.model,
-            input_shape=input_shape,
-            num_classes=num_classes,
-            seed=self.config.seed,
-        ).to(self.device)
-        self.state = model_arrays.ModelState(self.model)
-        self.trainable = {n for n, p in self.model.named_parameters() if p.requires_grad}
-        self._gradients = None
-        self._built = (tuple(input_shape), num_classes)
 
     def preload(self, num_clients: int) -> None:
         """Load what every client needs, so that processes forked from this one share it."""
         data = load_data(self.config.data, seed=self.config.seed)
         partition(data, self.config.data.partition, num_clients=num_clients, seed=self.config.seed)
-        self.build(data.input_shape, data.num_classes)
-        make_optimizer(self.model, self.config.training)  # the first one makes torch import more
+        self.work.build(data.input_shape, data.num_classes)
 
     def records(self, node_config: Mapping[str, Any]) -> tuple[Records, Records]:
         """(training, validation) records of the client that this node-config names.
@@ -113,7 +74,9 @@ class ClientRuntime:
         if "data-path" in node_config:
             own = replace(own, path=str(node_config["data-path"]))
         data = load_data(own, seed=config.seed)
-        whole = replace(data, train=joined(data.train, data.test))  # the test set is the server's
+        whole = data
+        if config.task.kind is not TaskKind.anomaly:  # which learns from normal records only
+            whole = replace(data, train=joined(data.train, data.test))  # the server has a test set
         everything = np.arange(len(whole.train), dtype=np.int64)
         return whole.train.subset(self._capped(whole, everything, 0)), data.val
 
@@ -126,38 +89,25 @@ class ClientRuntime:
         return cap_groups(data.train, indices, limit=limit, seed=config.seed, client=client)
 
     def train(self, message: Message, context: Context) -> RecordDict:
-        """Train on this client's records; the answer is the change of the model."""
+        """Answer a round from this client's records."""
         told = message.content.config_records["config"]
         self._refuse_other_style(told)
         self._enter(told)
         name = client_name(context.node_config)
-        server_round = int(told["round"])  # type: ignore[arg-type]
-        received = self._received(message)
-        self.state.load(received)
         records, _ = self.records(context.node_config)
+        work = LocalRound(
+            name=name,
+            server_round=int(told["round"]),  # type: ignore[arg-type]
+            received=self._received(message),
+            records=records,
+        )
         content = RecordDict()
         if self.config.privacy.style.protects_records:
-            result, realised = self._train_privately(told, received, records, context, name)
-            content["privacy"] = realised
+            answer, metrics, content["privacy"] = self._train_charged(work, told, context)
         else:
-            result = train_locally(
-                self.model,
-                records,
-                task=self.task,
-                config=self.config.training,
-                rng=stream(self.config.seed, "train", name, server_round),
-                device=self.device,
-            )
-        trained = self.state.read()
-        update = {key: np.subtract(trained[key], received[key]) for key in received}
-        if self.config.privacy.style.protects_records:
-            for key in update.keys() - self.trainable:  # a running statistic would be a release
-                update[key] = np.zeros_like(update[key])
-        content["arrays"] = model_arrays.to_record(update)
-        metrics: dict[str, Any] = {"num-examples": len(records), "steps": result.steps}
-        if not self.config.privacy.style.protects_records:  # a loss on private records is a release
-            metrics["train_loss"] = result.loss
-        content["metrics"] = MetricRecord(metrics)
+            answer, metrics = self.work.train(work)
+        content["arrays"] = model_arrays.to_record(answer)
+        content["metrics"] = MetricRecord({"num-examples": len(records), **metrics})
         return content
 
     def _refuse_other_style(self, told: ConfigRecord) -> None:
@@ -172,35 +122,27 @@ class ClientRuntime:
     def evaluate(self, message: Message, context: Context) -> RecordDict:
         """Evaluate the model on this client's validation records."""
         self._enter(message.content.config_records["config"])
-        self.state.load(self._received(message))
         _, records = self.records(context.node_config)
-        metrics = self.task.evaluate(self.model, records, self.device)
+        metrics = self.work.evaluate(self._received(message), records)
         return RecordDict({"metrics": MetricRecord({**metrics, "num-examples": len(records)})})
 
-    def _train_privately(
-        self,
-        told: ConfigRecord,
-        received: model_arrays.State,
-        records: Records,
-        context: Context,
-        name: str,
-    ) -> tuple[LocalResult, ConfigRecord]:
-        """DP-SGD as the server asks, if that is what this client's own configuration implies."""
-        from dp_fedmed.tasks.dp_sgd import train_privately
-
-        config, node = self.config, context.node_config
-        plan = self._plan(told, len(records))
+    def _train_charged(
+        self, work: LocalRound, told: ConfigRecord, context: Context
+    ) -> tuple[model_arrays.State, dict[str, float], ConfigRecord]:
+        """Pay for the round in this client's own ledger, then answer as the server asks."""
+        config, node, count = self.config, context.node_config, len(work.records)
+        plan = self.work.plan(told, count)
         phase = int(told["phase"])  # type: ignore[arg-type]
-        key = client_key(config, node, name, phase)
+        key = client_key(config, node, work.name, phase)
         asked = Asked(
             run=str(told["run"]),
             phase=phase,
-            server_round=int(told["round"]),  # type: ignore[arg-type]
+            server_round=work.server_round,
             ledger=int(told["ledger"]),  # type: ignore[arg-type]
-            digest=round_digest(list(received.values()), config, plan.in_force).hex(),
-            data=self._data_digest(records, node, name),
+            digest=round_digest(list(work.received.values()), config, plan.in_force).hex(),
+            data=self._data_digest(work.records, node, work.name),
         )
-        ledger, budget = self._ledger(node, name), self._budget(len(records))
+        ledger, budget = self._ledger(node, work.name), self._budget(count)
         ledger.charge(asked, plan, budget)
         reach("client:charged")
         secrets = RoundSecrets(
@@ -208,19 +150,11 @@ class ClientRuntime:
             run=str(told["streams"]),
             server_round=asked.server_round,
             digest=bytes.fromhex(asked.digest),
-            client=name,
+            client=work.name,
             phase=asked.phase,
         )
-        result = train_privately(
-            self.gradients(plan),
-            records,
-            config=config.training,
-            plan=plan,
-            batch_stream=lambda step: secrets.sampling(Purpose.BATCH, step),
-            noise_for=lambda step, exact: secrets.noise(Purpose.RECORD_NOISE, exact, step),
-            device=self.device,
-        )
-        reply = key.private_digest(self.state.read().values()).hex()
+        answer, metrics = self.work.train(replace(work, plan=plan, secrets=secrets))
+        reply = key.private_digest(answer.values()).hex()
         realised = ConfigRecord(
             {
                 "noise_multiplier": plan.noise_multiplier,
@@ -229,7 +163,7 @@ class ClientRuntime:
                 "charges": ledger.answer(asked, plan, budget, reply),
             }
         )
-        return result, realised
+        return answer, metrics, realised
 
     def _ledger(self, node: Mapping[str, Any], name: str) -> ClientLedger:
         """This client's own ledger, opened once per process."""
@@ -255,43 +189,6 @@ class ClientRuntime:
             self._digests[name] = key.digest([records.x, records.y]).hex()
         return self._digests[name]
 
-    def _plan(self, told: ConfigRecord, records: int) -> DPSGDPlan:
-        """What to do, checked against what this client's own data and settings imply."""
-        from dp_fedmed.tasks.dp_sgd import DPSGDPlan
-
-        settings, training = self.config.privacy.sample, self.config.training
-        implied = {
-            "sample_rate": sample_rate(records, training),
-            "steps": steps_per_round(records, training),
-        }
-        for key, value in implied.items():
-            if told.get(key) != value:
-                raise ConfigError(f"the server asks for {key}={told.get(key)!r}, we have {value}")
-        noise = float(told["noise_multiplier"])  # type: ignore[arg-type]
-        if settings.noise_multiplier is not None and noise < settings.noise_multiplier:
-            raise ConfigError(f"the server asks for noise_multiplier={noise}, too little")
-        return DPSGDPlan(
-            noise_multiplier=noise,
-            max_grad_norm=settings.max_grad_norm,
-            grad_mode=GradMode(str(told["grad_mode"])),
-            physical_batch_size=settings.physical_batch_size,
-            sample_rate=implied["sample_rate"],
-            steps=int(implied["steps"]),
-        )
-
-    def gradients(self, plan: DPSGDPlan) -> PerSampleGradients:
-        """The network with Opacus' hooks, attached once per process."""
-        from dp_fedmed.tasks.dp_sgd import PerSampleGradients
-
-        if self._gradients is not None and self._gradients.mode is not plan.grad_mode:
-            self._gradients.close()
-            self._gradients = None
-        if self._gradients is None:
-            self._gradients = PerSampleGradients(
-                self.model, self.task, plan.grad_mode, plan.max_grad_norm
-            )
-        return self._gradients
-
     def _received(self, message: Message) -> model_arrays.State:
         """The model of a message; clients of one round that share a process decode it once."""
         record = message.content.array_records["arrays"]
@@ -301,7 +198,7 @@ class ClientRuntime:
 
     def _enter(self, told: ConfigRecord) -> None:
         """Once per process: the network, and the threads on which every engine's results depend."""
-        self.build(list(told["input_shape"]), int(told["num_classes"]))  # type: ignore[arg-type]
+        self.work.build(list(told["input_shape"]), int(told["num_classes"]))  # type: ignore[arg-type]
         if self._process != os.getpid():
             torch.set_num_threads(self.config.training.threads)
             self._process = os.getpid()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dp_fedmed.config_checks import METRICS, RESUME, cohort_size, validate
 from dp_fedmed.config_schema import (
     AccountantName,
+    AnomalyConfig,
     Calibration,
     CheckpointConfig,
     Clipping,
@@ -27,6 +28,7 @@ from dp_fedmed.config_schema import (
     FederationConfig,
     GradMode,
     Loss,
+    MechanismName,
     ModelConfig,
     OptimizerName,
     PartitionConfig,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "METRICS",
     "AccountantName",
+    "AnomalyConfig",
     "Calibration",
     "CheckpointConfig",
     "Clipping",
@@ -63,6 +66,7 @@ __all__ = [
     "FederationConfig",
     "GradMode",
     "Loss",
+    "MechanismName",
     "ModelConfig",
     "OptimizerName",
     "PartitionConfig",

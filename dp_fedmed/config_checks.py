@@ -6,12 +6,15 @@ import math
 import re
 
 from dp_fedmed.config_schema import (
+    Clipping,
     Config,
     ConfigError,
     EngineName,
     Loss,
+    PrivacyStyle,
     SamplePrivacyConfig,
     SamplerName,
+    ServerOptimizerName,
     TaskKind,
     UserPrivacyConfig,
     Weighting,
@@ -49,6 +52,10 @@ RANGES: tuple[tuple[str, float, float], ...] = (
     ("data.partition.alpha", 1e-3, 1e6),
     ("data.partition.classes_per_client", 1, 10_000),
     ("data.partition.min_records", 1, 1e7),
+    ("anomaly.dimension", 1, 4096),
+    ("anomaly.grid", 1, 512),
+    ("anomaly.coreset_size", 2, 1e6),
+    ("anomaly.neighbours", 0, 1000),
     ("training.lr", 1e-12, 1e3),
     ("training.momentum", 0.0, 0.9999),
     ("training.weight_decay", 0.0, 1e3),
@@ -138,7 +145,14 @@ def _check_words(config: Config) -> None:
 METRICS: dict[TaskKind, tuple[str, ...]] = {
     TaskKind.classification: ("accuracy", "balanced_accuracy", "auroc", "f1", "loss"),
     TaskKind.segmentation: ("dice", "iou", "loss"),
+    TaskKind.anomaly: (
+        *("image_auroc", "pixel_auroc"),
+        *(f"aupro_{limit}" for limit in ("0.01", "0.05", "0.1", "0.3", "1")),
+    ),
 }
+BACKBONES = ("filters", "mobilenet_v2", "resnet18", "wide_resnet50_2", "tiny")
+#: Releases of a private statistic, each a round.
+STATISTIC_ROUNDS = 2
 
 
 def cohort_size(config: Config) -> int:
@@ -173,6 +187,8 @@ def _check_pairs(config: Config) -> None:
             "use task.loss=cross_entropy"
         )
     _check_privacy(config)
+    if task.kind is TaskKind.anomaly:
+        _check_anomaly(config)
     _check_data_ledger(config)
     if (
         config.engine.name is EngineName.local
@@ -212,6 +228,46 @@ def _check_privacy(config: Config) -> None:
         raise ConfigError(
             f"federation.max_participations={federation.max_participations} limits a record-level "
             f"budget, but privacy.style={style} has none: use privacy=sample or privacy=hybrid"
+        )
+
+
+def _check_anomaly(config: Config) -> None:
+    """An anomaly task computes one bank or one statistic: nothing is trained."""
+    federation, privacy = config.federation, config.privacy
+    if config.anomaly.backbone not in BACKBONES:
+        raise ConfigError(
+            f"anomaly.backbone={config.anomaly.backbone} is not known: choose from "
+            f"{', '.join(BACKBONES)}"
+        )
+    is_private = privacy.style is not PrivacyStyle.none
+    rounds = STATISTIC_ROUNDS if is_private else 1
+    made = f"anomaly.mechanism={config.anomaly.mechanism}" if is_private else "a memory bank"
+    if federation.num_rounds != rounds:
+        raise ConfigError(
+            f"federation.num_rounds={federation.num_rounds} does not fit: with privacy.style="
+            f"{privacy.style}, {made} takes federation.num_rounds={rounds}"
+        )
+    most = federation.max_participations
+    if most is not None and most < rounds:
+        raise ConfigError(
+            f"federation.max_participations={most} leaves everybody out of the last release: use "
+            f"federation.max_participations={rounds} or null"
+        )
+    if federation.server_optimizer is not ServerOptimizerName.fedavg or federation.server_lr != 1.0:
+        raise ConfigError(
+            f"federation.server_optimizer={federation.server_optimizer} with federation.server_lr="
+            f"{federation.server_lr:g} is for models that are trained: an anomaly task takes "
+            "federation.server_optimizer=fedavg and federation.server_lr=1"
+        )
+    if privacy.style.protects_records and privacy.sample.max_grad_norm != 1.0:
+        raise ConfigError(
+            f"privacy.sample.max_grad_norm={privacy.sample.max_grad_norm:g} does not fit: an "
+            "image's vector has norm at most 1; use privacy.sample.max_grad_norm=1"
+        )
+    if privacy.style.protects_clients and privacy.user.clipping is not Clipping.fixed:
+        raise ConfigError(
+            f"privacy.user.clipping={privacy.user.clipping} does not fit: a client's vector has "
+            "norm at most 1 as it is; use privacy.user.clipping=fixed"
         )
 
 

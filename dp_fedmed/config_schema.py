@@ -18,6 +18,7 @@ class TaskKind(StrEnum):
 
     classification = "classification"
     segmentation = "segmentation"
+    anomaly = "anomaly"
 
 
 class Loss(StrEnum):
@@ -118,6 +119,13 @@ class GradMode(StrEnum):
     ghost = "ghost"
 
 
+class MechanismName(StrEnum):
+    """Which statistic of normal images a private anomaly task releases."""
+
+    dp_gaussian = "dp_gaussian"
+    dp_prototypes = "dp_prototypes"
+
+
 class Clipping(StrEnum):
     """How the norm that bounds a client's update is found."""
 
@@ -170,6 +178,33 @@ class ModelConfig:
     _target_: str = "dp_fedmed.models.MLP"
     args: dict[str, Any] = field(default_factory=dict)
     fix: bool = True
+
+
+@dataclass(frozen=True)
+class AnomalyConfig:
+    """How anomaly tasks see images, and what they keep of the normal ones.
+
+    Attributes:
+        mechanism: what is released in private styles.
+        backbone: frozen features; see `dp_fedmed.models.backbones`.
+        weights: a file, `random`, or null for torch hub's.
+        layers: of the backbone; null for its defaults.
+        dimension: of a mapped patch; null for what suits the mechanism.
+        grid: side of the grid of patches; null for the largest layer's.
+        coreset_size: rows of the memory bank (style `none`).
+        neighbours: bank rows that weigh a score (style `none`); 0 leaves the weight out.
+        server_trusted: in style `sample`, noise is added once, by the server; else by each client.
+    """
+
+    mechanism: MechanismName = MechanismName.dp_gaussian
+    backbone: str = "filters"
+    weights: str | None = None
+    layers: list[str] | None = None
+    dimension: int | None = None
+    grid: int | None = None
+    coreset_size: int = 1000
+    neighbours: int = 9
+    server_trusted: bool = True
 
 
 @dataclass(frozen=True)
@@ -271,6 +306,7 @@ class Config:
     task: TaskConfig = field(default_factory=TaskConfig)
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    anomaly: AnomalyConfig = field(default_factory=AnomalyConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     federation: FederationConfig = field(default_factory=FederationConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -281,6 +317,12 @@ class Config:
     data_ledger: str | None = None
     resume: str | None = None
     new_phase: bool = False
+
+    @property
+    def record_noise_at_server(self) -> bool:
+        """Whether records are protected by the server's noise alone: it sees exact sums then."""
+        is_sample = self.privacy.style is PrivacyStyle.sample
+        return self.task.kind is TaskKind.anomaly and is_sample and self.anomaly.server_trusted
 
     def to_yaml(self) -> str:
         """The whole tree as YAML, as it stands in a run directory."""

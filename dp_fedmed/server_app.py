@@ -20,7 +20,6 @@ from dp_fedmed.config import (
     Clipping,
     Config,
     ConfigError,
-    GradMode,
     PrivacyStyle,
     TaskKind,
     from_run_config,
@@ -41,17 +40,14 @@ from dp_fedmed.federation.run_store import RunStore
 from dp_fedmed.federation.sampling import Sampler, make_sampler
 from dp_fedmed.federation.secrets import RoundSecrets, round_digest
 from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients
-from dp_fedmed.models import build_model
+from dp_fedmed.learning import make_learner
 from dp_fedmed.reporting.display import Display, LogDisplay
 from dp_fedmed.reporting.plots import plot_metrics
 from dp_fedmed.reporting.run_log import log_to, show_on_stdout
-from dp_fedmed.tasks import make_task
-from dp_fedmed.tasks.local_training import pick_device
 
 logger = logging.getLogger(__name__)
 
 COMPLETED, INTERRUPTED, BUDGET = "completed", "interrupted", "budget"
-COUPLING_TOLERANCE = 1e-3
 PARTITION_PICTURE = "partition.png"
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES}
 
@@ -77,8 +73,6 @@ class ServerRun:
         self.display, self.stop = display, stop
         self.data = load_data(config.data, seed=config.seed)
         _refuse_other_kind(config, self.data)
-        self.task = make_task(config.task)
-        self.device = pick_device(config.training.device)
         self.store = RunStore.create(config) if config.resume is None else resume_run(config)
         self.config = self.store.config
         self.directory = self.store.directory
@@ -97,15 +91,9 @@ class ServerRun:
         pictured = (self.directory.path / PARTITION_PICTURE).exists()
         if not pictured and all(node.simulated for node in nodes.values()):
             self._describe_clients(len(nodes))
-        self.model = build_model(
-            config.model,
-            input_shape=self.data.input_shape,
-            num_classes=self.data.num_classes,
-            seed=config.seed,
-        ).to(self.device)
+        self.learner = make_learner(config, self.data)
         strategy = self.strategy = self._make_strategy(nodes)
-        self.state = model_arrays.ModelState(self.model)
-        initial = model_arrays.to_record(self.state.read())
+        initial = model_arrays.to_record(self.learner.initial())
         if self.store.start is not None:
             initial = self._go_on_from(self.store.start)
         strategy.arrays = initial
@@ -158,6 +146,7 @@ class ServerRun:
                 "streams": self.store.stream_name,
                 "phase": self.store.phase,
                 "style": str(self.config.privacy.style),
+                **self.learner.told(),
             }
         )
 
@@ -170,7 +159,7 @@ class ServerRun:
         record = model_arrays.to_record(checkpoint.model)
         try:
             # In the model's own order, which digests depend on and safetensors does not keep.
-            model = model_arrays.checked(record, self.state.read())
+            model = model_arrays.checked(record, self.learner.initial())
         except model_arrays.ArrayError as error:
             raise CheckpointError(
                 f"{self.directory.path / 'last'} does not fit the model of the settings: {error}"
@@ -205,8 +194,14 @@ class ServerRun:
     def _make_strategy(self, nodes: dict[str, Node]) -> DPStrategy:
         """The strategy of the configured style, with its budget, mechanism and secret streams."""
         sampler = make_sampler(self.config.federation)
+        plan = None
         if self.private:
-            self.mechanism = self._spend_on(nodes, sampler)
+            plan = self._spend_on(nodes, sampler)
+            self.mechanism = self.learner.mechanism(plan, sampler)
+            advice = self.learner.advice(plan, sampler)
+            if advice is not None:
+                logger.warning("%s", advice)
+                self.display.note(advice)
         return DPStrategy(
             self.config.federation,
             nodes={name: node.node_id for name, node in nodes.items()},
@@ -215,12 +210,13 @@ class ServerRun:
             on_round=self._on_round,
             guard=self.guard,
             mechanism=self.mechanism,
+            step=self.learner.step(plan, sampler),
             secrets=self._secrets if self.private else None,
             stop=self.stop,
         )
 
-    def _spend_on(self, nodes: dict[str, Node], sampler: Sampler) -> ClientLevelMechanism | None:
-        """Plan what is spent, set up its guard, and return the client-level mechanism, if any."""
+    def _spend_on(self, nodes: dict[str, Node], sampler: Sampler) -> PrivacyPlan:
+        """Plan what is spent, and set up its guard."""
         records = {name: node.records or 0 for name, node in nodes.items()}
         if self.store.has_phase and self.store.plan is not None:
             plan = self.store.plan
@@ -230,19 +226,12 @@ class ServerRun:
         store = self.store
         past = {number: old for number, old in store.past.items() if number != store.phase}
         self.guard = PrivacyGuard(self.config, plan, store.journal, past)
-        if plan.user_event is None:
-            return None
-        return ClientLevelMechanism(
-            self.config.privacy.user,
-            noise_multiplier=plan.user_event.noise_multiplier,
-            expected_cohort=sampler.expected(self.config.federation.num_clients),
-        )
+        return plan
 
     def _begin_phase(self, records: dict[str, int], sampler: Sampler) -> PrivacyPlan:
         """Plan a new phase on top of what earlier ones have spent."""
         if self.config.privacy.style.protects_records:
-            self._refuse_coupled_records()
-            self._resolve_grad_mode()
+            self.config = self.learner.settled(self.config)
         spent, store = Spent(), self.store
         if store.past:
             last = max(store.past)
@@ -306,29 +295,6 @@ class ServerRun:
                 "spend)"
             )
 
-    def _resolve_grad_mode(self) -> None:
-        """Measure `auto` once and keep the choice: every client and engine computes alike."""
-        sample = self.config.privacy.sample
-        if sample.grad_mode is GradMode.auto:
-            from dp_fedmed.tasks.dp_sgd import fastest_mode
-
-            size = min(self.config.training.batch_size, sample.physical_batch_size)
-            mode = fastest_mode(self.model, self.task, self.data.val, size, self.device)
-            privacy = replace(self.config.privacy, sample=replace(sample, grad_mode=mode))
-            self.config = self.config.replace(privacy=privacy)
-
-    def _refuse_coupled_records(self) -> None:
-        from dp_fedmed.tasks.dp_sgd import coupling
-
-        found = coupling(self.model, self.task, self.data.val, self.device)
-        if found > COUPLING_TOLERANCE:
-            raise ConfigError(
-                f"model._target_={self.config.model._target_} with task.loss="
-                f"{self.config.task.loss} couples records: a record's loss changes by {found:.1%} "
-                "with its batch, so clipping each record bounds nothing; use layers and losses "
-                "that treat records one by one"
-            )
-
     def _describe_clients(self, num_clients: int) -> None:
         """Who has what, as a picture: only a simulation knows."""
         from dp_fedmed.reporting.partition import plot_partition
@@ -347,15 +313,16 @@ class ServerRun:
             return MetricRecord(dict(metrics)) if metrics else None
         wanted = metrics.get(self.config.task.metric)
         held = self.result.val.get(self.config.task.metric)
-        sign = 1.0 if self.task.larger_is_better else -1.0
-        if wanted is not None and (held is None or sign * wanted > sign * held):
+        sign = -1.0 if self.config.task.metric == "loss" else 1.0
+        if wanted is None and self._best is None:  # nothing to choose by: the last is kept
+            self.result.val, self.result.selected_round = metrics, server_round
+        elif wanted is not None and (held is None or sign * wanted > sign * held):
             self.result.val, self.result.selected_round = metrics, server_round
             self._best = arrays
         return MetricRecord(dict(metrics)) if metrics else None
 
     def _evaluate(self, arrays: ArrayRecord, split: str) -> dict[str, float]:
-        self.state.load(model_arrays.from_record(arrays))
-        metrics = self.task.evaluate(self.model, getattr(self.data, split), self.device)
+        metrics = self.learner.evaluate(model_arrays.from_record(arrays), split)
         return {key: value for key, value in metrics.items() if abs(value) < float("inf")}
 
     def _on_round(self, record: RoundRecord) -> None:
@@ -436,6 +403,7 @@ class ServerRun:
             self.result.selected_round = rounds
         self.directory.save_model(model_arrays.from_record(final))
         self.result.test = self._evaluate(final, "test")
+        self.learner.finish(model_arrays.from_record(final), self.directory)
         self.directory.append_metrics(
             {
                 "final": True,
@@ -463,9 +431,14 @@ class ServerRun:
 
 
 def _refuse_other_kind(config: Config, data: DataSet) -> None:
-    """A classification task needs class ids, a segmentation task masks."""
+    """A classification task needs class ids, the others masks; anomalies must not be learnt."""
     kind = config.task.kind
-    if data.is_segmentation is not (kind is TaskKind.segmentation):
+    if kind is TaskKind.anomaly and data.is_segmentation and data.train.y.any():
+        raise ConfigError(
+            f"task.kind=anomaly learns from normal images, but data.name={config.data.name} has "
+            "marked ones to train on: choose another task= or data.name="
+        )
+    if data.is_segmentation is (kind is TaskKind.classification):
         found = "masks" if data.is_segmentation else "one class per record"
         raise ConfigError(
             f"task.kind={kind} does not fit data.name={config.data.name}, whose labels "

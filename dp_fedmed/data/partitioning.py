@@ -68,9 +68,14 @@ def _partition(
 
 
 def partition_labels(records: Records) -> Indices:
-    """What `dirichlet` and `pathological` go by: the class, or a mask's foreground quartile."""
+    """What `dirichlet` and `pathological` go by: the class, or a mask's foreground quartile.
+
+    Where no mask has a foreground (normal images, for anomaly detection) it is the category.
+    """
     if records.y.ndim == 1:
         return records.y.astype(np.int64)
+    if records.groups is not None and not records.y.any():
+        return np.asarray(np.unique(records.groups, return_inverse=True)[1], dtype=np.int64)
     foreground = np.count_nonzero(records.y, axis=(1, 2))
     rank = np.argsort(np.argsort(foreground, kind="stable"), kind="stable")
     return rank * 4 // len(rank)

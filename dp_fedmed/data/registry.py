@@ -20,7 +20,9 @@ LOADERS: dict[str, str] = {
     "digits": "dp_fedmed.data.tabular.load_digits",
     "fashion_mnist": "dp_fedmed.data.idx.load_fashion_mnist",
     "medmnist": "dp_fedmed.data.medmnist.load_medmnist",
+    "mvtec_folder": "dp_fedmed.data.mvtec.load_mvtec_folder",
     "nnunet_folder": "dp_fedmed.data.nnunet.load_nnunet_folder",
+    "textures": "dp_fedmed.data.textures.load_textures",
 }
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from dp_fedmed.privacy import History, PrivacyEvent
 from dp_fedmed.privacy.composition import Method
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Ledger
-
-if TYPE_CHECKING:
-    from dp_fedmed.tasks.dp_sgd import DPSGDPlan
 
 CHARGE, ANSWER = "CHARGE", "ANSWER"
 
@@ -24,6 +21,26 @@ class BudgetRefused(RuntimeError):
 
 class ServerRefused(RuntimeError):
     """The server asks for something that a server in good order would not."""
+
+
+class RecordPlan(Protocol):
+    """What a client's records are charged with in one round."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ of each step."""
+
+    @property
+    def sample_rate(self) -> float:
+        """Q of each step."""
+
+    @property
+    def steps(self) -> int:
+        """Noised sums of the round."""
+
+    @property
+    def in_force(self) -> dict[str, float | str]:
+        """What the round's secret streams depend on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +91,7 @@ class ClientLedger:
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         self.ledger = Ledger(folder / f"{name}.jsonl", key, durable=durable)
 
-    def charge(self, asked: Asked, plan: DPSGDPlan, budget: Budget) -> None:
+    def charge(self, asked: Asked, plan: RecordPlan, budget: Budget) -> None:
         """Write down a round before it is trained; a round that is repeated is written once.
 
         Raises:
@@ -98,7 +115,7 @@ class ClientLedger:
                 )
         self._pay(asked, plan, budget)
 
-    def answer(self, asked: Asked, plan: DPSGDPlan, budget: Budget, reply: str) -> int:
+    def answer(self, asked: Asked, plan: RecordPlan, budget: Budget, reply: str) -> int:
         """Write down an answer before it is sent; returns how often its round was paid for.
 
         An answer that differs from the one this round had before is a second release, so it is
@@ -118,7 +135,7 @@ class ClientLedger:
             self.ledger.append(ANSWER, {**asdict(asked), "reply": reply})
         return sum(1 for row in self._rows(CHARGE) if asked.is_same(row))
 
-    def _pay(self, asked: Asked, plan: DPSGDPlan, budget: Budget) -> None:
+    def _pay(self, asked: Asked, plan: RecordPlan, budget: Budget) -> None:
         row = {
             **asdict(asked),
             "noise_multiplier": plan.noise_multiplier,

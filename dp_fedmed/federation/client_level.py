@@ -36,6 +36,9 @@ class ClientLevelMechanism:
         ConfigError: for adaptive clipping with an expected cohort too small to carry it.
     """
 
+    purpose = Purpose.CLIENT_NOISE
+    hides_cohorts = True  # amplification by sampling rests on it
+
     def __init__(
         self, config: UserPrivacyConfig, *, noise_multiplier: float, expected_cohort: float
     ) -> None:
@@ -54,18 +57,22 @@ class ClientLevelMechanism:
         """C and the noise of this round, for the streams to depend on."""
         return {"clip_norm": self.clip_norm, "noise_multiplier": self.update_noise}
 
-    def start(self, model: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Begin a round with an empty sum."""
-        self._total = {name: np.zeros(value.shape) for name, value in model.items()}
+    def start(self, like: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Begin a round with an empty sum of arrays like these."""
+        self._total = {name: np.zeros(value.shape) for name, value in like.items()}
         self._below = 0.0
 
-    def add(self, update: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Add one client's update, clipped as one vector; a non-finite one adds zero."""
-        clipped = clip_l2([update[name] for name in self._total], max_norm=self.clip_norm)
-        for name, value in zip(self._total, clipped.arrays, strict=True):
+    def add(self, update: Mapping[str, np.ndarray[Any, Any]], client: str = "") -> None:
+        """Add one client's update; all clients count the same."""
+        for name, value in self._clipped(update).items():
             self._total[name] += value
+
+    def _clipped(self, update: Mapping[str, np.ndarray[Any, Any]]) -> State:
+        """An update clipped as one vector; a non-finite one is zero."""
+        clipped = clip_l2([update[name] for name in self._total], max_norm=self.clip_norm)
         if not clipped.num_nonfinite:
             self._below += 0.5 if clipped.norm_before <= self.clip_norm else -0.5
+        return dict(zip(self._total, clipped.arrays, strict=True))
 
     def inputs(self, secrets: RoundSecrets) -> str:
         """A keyed digest of all that is about to be noised, as the ledger may hold it."""
@@ -75,7 +82,7 @@ class ClientLevelMechanism:
     def release(self, secrets: RoundSecrets) -> State:
         """The noised average; then, if clipping adapts, the C of the next round."""
         exact = list(self._total.values())
-        stream = secrets.noise(Purpose.CLIENT_NOISE, exact)
+        stream = secrets.noise(self.purpose, exact)
         std = self.update_noise * self.clip_norm
         average = {
             name: (value + stream.normal(value.shape, std=std)) / self.expected_cohort

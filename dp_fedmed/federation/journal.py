@@ -197,7 +197,7 @@ class Journal:
             LedgerError: if it is known but its file is missing or damaged.
         """
         charge = self.current
-        if charge is None or charge.federation is None:
+        if charge is None:
             return None
         file, record = self._file(charge), self._released.get(charge.number)
         if not file.exists():

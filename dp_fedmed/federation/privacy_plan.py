@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dp_fedmed.config import Calibration, Config, ConfigError, TrainingConfig
+from dp_fedmed.config import Calibration, Config, ConfigError, TaskKind, TrainingConfig
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.privacy import (
     History,
@@ -39,6 +39,13 @@ class ClientPlan:
     @property
     def round_event(self) -> PrivacyEvent:
         """What one round costs a record of this client."""
+        if self.sample_rate == 1.0:
+            return PrivacyEvent.full(
+                unit="record",
+                noise_multiplier=self.noise_multiplier,
+                count=self.steps,
+                is_private=self.is_private,
+            )
         return PrivacyEvent.poisson(
             unit="record",
             noise_multiplier=self.noise_multiplier,
@@ -110,6 +117,18 @@ def steps_per_round(records: int, training: TrainingConfig) -> int:
     if training.local_steps is not None:
         return training.local_steps
     return training.local_epochs * max(1, round(1.0 / sample_rate(records, training)))
+
+
+def round_shape(config: Config, records: int) -> tuple[float, int]:
+    """(q, steps) of a client's round; a statistic is one step with every record.
+
+    >>> from dp_fedmed.config import compose
+    >>> round_shape(compose(["task=textures"]), 100)
+    (1.0, 1)
+    """
+    if config.task.kind is TaskKind.anomaly:
+        return 1.0, 1
+    return sample_rate(records, config.training), steps_per_round(records, config.training)
 
 
 @dataclass(frozen=True)
@@ -191,16 +210,12 @@ def _warn_about(level: str, delta: float, units: int, what: str) -> None:
 def _client_plans(
     config: Config, records: Mapping[str, int], delta: float, is_private: bool, spent: Spent
 ) -> dict[str, ClientPlan]:
-    settings, training = config.privacy.sample, config.training
+    settings = config.privacy.sample
     rounds = config.federation.num_rounds - spent.rounds
     left = {
         name: _rounds_left(config, rounds, spent.participations.get(name, 0)) for name in records
     }
-    shapes = {
-        name: (sample_rate(n, training), steps_per_round(n, training))
-        for name, n in records.items()
-        if n > 0
-    }
+    shapes = {name: round_shape(config, n) for name, n in records.items() if n > 0}
     if settings.noise_multiplier is not None:
         sigmas = dict.fromkeys(shapes, settings.noise_multiplier)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dp_fedmed.config import Config, PrivacyStyle
+from dp_fedmed.config import Config, PrivacyStyle, TaskKind
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.privacy import History, group_epsilon
 from dp_fedmed.privacy.composition import Method
@@ -65,10 +65,7 @@ def privacy_report(
             "delta": math.fsum(g["delta"] for g in guarantees),
         },
         "outside_the_guarantee": [OUTSIDE_VALIDATION, OUTSIDE_CLIENT_METRICS, *OUTSIDE_ALWAYS],
-        "trust_boundary": (
-            "simulated: the clients' keys derive from the run's key on one machine; in a "
-            "deployment each client draws its own and the server never has it"
-        ),
+        "trust_boundary": _trust_boundary(config),
         "noise_is_private": private,
     }
     if all_runs is not None:
@@ -79,19 +76,37 @@ def privacy_report(
 
 
 def observers(config: Config, guarantees: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Who is promised what: the server sees more than whoever receives the model."""
+    """Who is promised what: the server sees more than whoever receives the model.
+
+    It sees whole updates before client-level noise, and, where it is trusted to add the record
+    noise too, exact sums over a client's records.
+    """
     by_unit = {g["unit"]: g for g in guarantees}
     rows = []
     for observer in ("server", "model recipients"):
         row: dict[str, Any] = {"observer": observer}
         for unit in ("record", "client"):
             held = by_unit.get(unit)
-            if held is not None and not (observer == "server" and unit == "client"):
+            sees_it = unit == "client" or config.record_noise_at_server
+            if held is not None and not (observer == "server" and sees_it):
                 row[unit] = {"epsilon": held["epsilon"], "delta": held["delta"]}
             else:
                 row[unit] = None
         rows.append(row)
     return rows
+
+
+def _trust_boundary(config: Config) -> str:
+    simulated = (
+        "simulated: the clients' keys derive from the run's key on one machine; in a "
+        "deployment each client draws its own and the server never has it"
+    )
+    if not config.record_noise_at_server:
+        return simulated
+    return (
+        f"{simulated}. The server is trusted: clients send it exact means of their images' "
+        "vectors, and it adds the noise (anomaly.server_trusted=false has each client add its own)"
+    )
 
 
 def _record_guarantee(config: Config, guard: PrivacyGuard) -> dict[str, Any]:
@@ -111,13 +126,18 @@ def _record_guarantee(config: Config, guard: PrivacyGuard) -> dict[str, Any]:
             "epsilon": history.epsilon(delta=delta, method=method),
         }
     worst = max(clients, key=lambda name: clients[name]["epsilon"])
+    is_statistic = config.task.kind is TaskKind.anomaly
     epsilon, other = _both(histories[worst], delta, method)
     return _group_guarantee(config, histories[worst], delta) | {
         "unit": "record",
-        "unit_in_words": "one record of one site; a patient with several records is not a record",
+        "unit_in_words": (
+            f"one {'image' if is_statistic else 'record'} of one site; a patient with several "
+            "records is not a record"
+        ),
         "adjacency": "add_remove",
-        "sampling": "Poisson batches",
+        "sampling": "every image in every round" if is_statistic else "Poisson batches",
         "max_grad_norm": config.privacy.sample.max_grad_norm,
+        "noise_added_by": "the server" if config.record_noise_at_server else "each client",
         "epsilon": epsilon,
         "delta": delta,
         "target_epsilon": config.privacy.sample.target_epsilon,

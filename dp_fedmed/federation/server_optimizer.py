@@ -6,15 +6,12 @@ clipping and noise can come first and the rest is post-processing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from dp_fedmed.config import FederationConfig, ServerOptimizerName
-
-Arrays = Mapping[str, np.ndarray[Any, Any]]
-State = dict[str, np.ndarray[Any, Any]]
+from dp_fedmed.federation.server_step import Arrays, State, WeightedMean
 
 
 class ServerOptimizer:
@@ -28,10 +25,18 @@ class ServerOptimizer:
         self.first: State = {}
         self.second: State = {}
 
-    def step(self, model: Arrays, update: Arrays) -> State:
-        """The next model: `update` is the average of (client − model), in float64."""
+    def answer_like(self, model: Arrays) -> Arrays:
+        """An update has the model's own names, shapes and types."""
+        return model
+
+    def collector(self, model: Arrays) -> WeightedMean:
+        """Updates are averaged."""
+        return WeightedMean(model)
+
+    def step(self, model: Arrays, combined: Arrays) -> State:
+        """The next model: `combined` is the average of (client − model), in float64."""
         return {
-            name: (value + self.lr * self._direction(name, update[name])).astype(value.dtype)
+            name: (value + self.lr * self._direction(name, combined[name])).astype(value.dtype)
             for name, value in model.items()
         }
 

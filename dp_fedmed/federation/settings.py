@@ -41,7 +41,10 @@ STEERING = (
 #: What the server decides for all and tells: it is digested as it is in force, not as configured.
 TOLD = ("privacy.sample.grad_mode", "federation.num_clients")
 #: What says which records are where: with other data or another model it would be another run.
-IDENTITY = ("task.name", "task.kind", "data.", "model.", "seed", "federation.num_clients")
+IDENTITY = (
+    *("task.name", "task.kind", "data.", "model.", "anomaly."),
+    *("seed", "federation.num_clients"),
+)
 
 
 def computed_from(config: Config) -> dict[str, str]:

@@ -31,6 +31,7 @@ from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.secrets import RoundSecrets
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
+from dp_fedmed.federation.server_step import ServerStep
 from dp_fedmed.privacy.noise import Purpose
 from dp_fedmed.randomness import stream
 
@@ -58,34 +59,6 @@ class RoundRecord:
     epsilons: dict[str, float] = field(default_factory=dict)
 
 
-class _Sum:
-    """The weighted sum of updates in float64, in the order in which they are added."""
-
-    BLOCK = 32_768  # values at a time, so that the float64 products stay in the cache
-
-    def __init__(self, model: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        self.total = {name: np.zeros(value.size) for name, value in model.items()}
-        self.shapes = {name: value.shape for name, value in model.items()}
-        self.weight = 0.0
-        self._product = np.empty(self.BLOCK)
-
-    def add(self, update: Mapping[str, np.ndarray[Any, Any]], weight: float) -> None:
-        for name, total in self.total.items():
-            flat = update[name].reshape(-1)
-            for start in range(0, flat.size, self.BLOCK):
-                part = flat[start : start + self.BLOCK]
-                product = self._product[: part.size]
-                np.multiply(part, weight, out=product, dtype=np.float64)
-                total[start : start + self.BLOCK] += product
-        self.weight += weight
-
-    def mean(self) -> dict[str, np.ndarray[Any, Any]]:
-        return {
-            name: (total / self.weight).reshape(self.shapes[name])
-            for name, total in self.total.items()
-        }
-
-
 class DPStrategy(Strategy):
     """Federated averaging by stable client names, with the server optimizer of the configuration.
 
@@ -96,7 +69,8 @@ class DPStrategy(Strategy):
         seed: for the draw of clients that evaluate.
         on_round: called with the record of every finished round, and of round 0.
         guard: the run's privacy budget; None in style `none`.
-        mechanism: clips and noises whole updates; None unless clients are protected.
+        mechanism: bounds and noises the sum of answers; None where the server adds no noise.
+        step: what the server makes of the answers; the configured optimizer unless given.
         secrets: the streams of a round, given its number and the model that is sent.
         stop: set to end the run as soon as its engine lets it.
     """
@@ -111,17 +85,17 @@ class DPStrategy(Strategy):
         on_round: Callable[[RoundRecord], None] = lambda record: None,
         guard: PrivacyGuard | None = None,
         mechanism: ClientLevelMechanism | None = None,
+        step: ServerStep | None = None,
         secrets: Callable[[int, model_arrays.State], RoundSecrets] | None = None,
         stop: threading.Event | None = None,
     ) -> None:
         if mechanism is not None and (guard is None or secrets is None):
-            raise ValueError(
-                "client-level privacy needs a guard to charge and secrets to draw from"
-            )
+            raise ValueError("noise at the server needs a guard to charge and secrets to draw from")
         self.config, self.nodes, self.sampler, self.seed = config, dict(nodes), sampler, seed
         self.on_round = on_round
         self.guard, self.mechanism, self.secrets, self.stop = guard, mechanism, secrets, stop
-        self.optimizer = ServerOptimizer(config)
+        self.hides_cohorts = mechanism is not None and mechanism.hides_cohorts
+        self.optimizer: ServerStep = step or ServerOptimizer(config)
         self.arrays = ArrayRecord()
         self._names = {node_id: name for name, node_id in self.nodes.items()}
         self._record = RoundRecord(server_round=0)
@@ -205,7 +179,7 @@ class DPStrategy(Strategy):
 
     def _draw(self, server_round: int) -> list[str]:
         """The cohort: secret where the guarantee rests on hidden cohorts, else from the seed."""
-        if self.mechanism is not None:
+        if self.hides_cohorts:
             rng = self._secrets(server_round).sampling(Purpose.COHORT)
         else:
             rng = stream(self.seed, "cohort", server_round)
@@ -249,9 +223,13 @@ class DPStrategy(Strategy):
         if self._replayed is not None:
             mechanism.clip_norm = self._replayed.clip_norm
             return self._replayed.average
-        mechanism.start(model)
-        for update, _ in self._contributions(model, replies):
-            mechanism.add(update)
+        mechanism.start(self.optimizer.answer_like(model))
+        contributed = 0
+        for name, update, _ in self._contributions(model, replies):
+            mechanism.add(update, name)
+            contributed += 1
+        if not self.hides_cohorts:
+            self._require_enough(contributed)
         secrets = self._secrets(server_round)
         journal = self.guard.journal if self.guard is not None else None
         if self.guard is None or journal is None:
@@ -264,27 +242,28 @@ class DPStrategy(Strategy):
     def _plain_average(
         self, model: model_arrays.State, replies: Iterable[Message]
     ) -> Mapping[str, np.ndarray[Any, Any]] | None:
-        """The weighted mean of the updates; None when nobody contributed."""
-        updates = _Sum(model)
+        """The answers as one, as they are; None when nobody contributed."""
+        updates = self.optimizer.collector(model)
         contributed = 0
-        for update, examples in self._contributions(model, replies):
+        for _, update, examples in self._contributions(model, replies):
             contributed += 1
             updates.add(update, examples if self.config.weighting is Weighting.examples else 1.0)
         self._require_enough(contributed)
-        return updates.mean() if updates.weight > 0.0 else None
+        return updates.result()
 
     def _contributions(
         self, model: model_arrays.State, replies: Iterable[Message]
-    ) -> Iterator[tuple[model_arrays.State, int]]:
-        """Checked updates with their numbers of examples, in name order; notes the mean loss."""
+    ) -> Iterator[tuple[str, model_arrays.State, int]]:
+        """Names, checked updates and numbers of examples, in name order; notes the mean loss."""
         losses: list[tuple[float, int]] = []
+        like = self.optimizer.answer_like(model)
         for name, reply in self._in_name_order(self._record.cohort, replies):
-            contribution = self._contribution(name, reply, model)
+            contribution = self._contribution(name, reply, like)
             if contribution is not None:
                 update, examples, loss = contribution
                 if loss is not None:
                     losses.append((loss, examples))
-                yield update, examples
+                yield name, update, examples
         if losses:
             self._record.train_loss = _weighted_mean(losses)
 
@@ -368,7 +347,7 @@ class DPStrategy(Strategy):
             yield name, early.get(name)
 
     def _contribution(
-        self, name: str, reply: Message | None, model: Mapping[str, np.ndarray[Any, Any]]
+        self, name: str, reply: Message | None, like: Mapping[str, np.ndarray[Any, Any]]
     ) -> tuple[model_arrays.State, int, float | None] | None:
         """A client's checked update, examples and loss; None, with one warning, if unfit."""
         try:
@@ -383,11 +362,11 @@ class DPStrategy(Strategy):
                 raise ValueError(f"num-examples={examples:g} is not a count")
             if self.guard is not None:
                 self.guard.check_reply(name, content.config_records.get("privacy"))
-            update = model_arrays.checked(content.array_records["arrays"], model)
+            update = model_arrays.checked(content.array_records["arrays"], like)
         except (ValueError, KeyError) as error:
             reason = f"its reply has no {error}" if isinstance(error, KeyError) else str(error)
             self._record.failed[name] = reason
-            (logger if self.mechanism is None else private_logger).warning(
+            (private_logger if self.hides_cohorts else logger).warning(
                 "round %d: %s contributed nothing: %s", self._record.server_round, name, reason
             )
             return None

@@ -35,6 +35,9 @@ class Display(Protocol):
     def __exit__(self, *exception: object) -> None:
         """Training is over, well or not."""
 
+    def note(self, text: str) -> None:
+        """Something to know before training begins; it is in the log already."""
+
     def round(self, record: RoundRecord) -> None:
         """A round has ended."""
 
@@ -50,6 +53,9 @@ class LogDisplay:
 
     def __exit__(self, *exception: object) -> None:
         return None
+
+    def note(self, text: str) -> None:
+        """The log has it."""
 
     def round(self, record: RoundRecord) -> None:
         """Log the round."""
@@ -85,6 +91,10 @@ class ConsoleDisplay:
 
     def __exit__(self, *exception: object) -> None:
         self._progress.stop()
+
+    def note(self, text: str) -> None:
+        """Print it."""
+        self.console.print(f"[yellow]{text}", soft_wrap=True, highlight=False)
 
     def round(self, record: RoundRecord) -> None:
         """Advance the bar, or print the round."""
@@ -138,7 +148,10 @@ class ConsoleDisplay:
 
 
 def _choice(config: Config, result: RunResult) -> str:
-    if config.federation.evaluate_every == 0:
+    chosen = config.task.metric in result.val
+    if config.federation.evaluate_every == 0 or (
+        config.privacy.style is PrivacyStyle.none and not chosen
+    ):
         return f"the model is the one of round {result.selected_round}"
     if config.privacy.style is PrivacyStyle.none:
         return (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dp_fedmed.data.records import Array, DataSet
+from dp_fedmed.data.records import Array, DataSet, Records
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,14 +39,15 @@ COLOURS = (
 def partition_rows(dataset: DataSet, parts: Sequence[Array]) -> list[dict[str, Any]]:
     """One row per client: ``client``, ``records``, ``classes`` (name to count).
 
-    For segmentation ``classes`` counts pixels, and ``foreground`` is the share that is not class 0.
+    For segmentation ``classes`` counts pixels, and ``foreground`` is the share that is not class 0;
+    normal images, for anomaly detection, are counted by category.
 
     >>> from dp_fedmed.config import DataConfig
     >>> from dp_fedmed.data import load_data
     >>> partition_rows(load_data(DataConfig(), seed=0), [np.arange(5), np.arange(5, 370)])[1]
     {'client': 1, 'records': 365, 'classes': {'malignant': 13..., 'benign': 2...}}
     """
-    rows = []
+    dataset, rows = by_category(dataset), []
     for client, counts in enumerate(class_counts(dataset, parts)):
         row: dict[str, Any] = {"client": client, "records": len(parts[client])}
         row["classes"] = dict(zip(dataset.class_names, counts.tolist(), strict=True))
@@ -54,6 +55,22 @@ def partition_rows(dataset: DataSet, parts: Sequence[Array]) -> list[dict[str, A
             row["foreground"] = float(counts[1:].sum() / max(int(counts.sum()), 1))
         rows.append(row)
     return rows
+
+
+def by_category(dataset: DataSet) -> DataSet:
+    """Normal images with their category as class; any other data set as it is.
+
+    >>> from dp_fedmed.config import DataConfig
+    >>> from dp_fedmed.data import load_data
+    >>> images = load_data(DataConfig(name="textures", num_records=60, image_size=32), seed=0)
+    >>> by_category(images).class_names
+    ('woven', 'metal', 'tissue')
+    """
+    names = dataset.group_names
+    if not dataset.is_segmentation or not names or dataset.train.y.any():
+        return dataset
+    train, val, test = (Records(p.x, np.asarray(p.groups)) for p in dataset.parts().values())
+    return DataSet(train, val, test, num_classes=len(names), class_names=names)
 
 
 def class_counts(dataset: DataSet, parts: Sequence[Array]) -> Array:
@@ -72,6 +89,7 @@ def partition_table(dataset: DataSet, parts: Sequence[Array]) -> Table:
     """
     from rich.table import Table
 
+    dataset = by_category(dataset)
     rows = partition_rows(dataset, parts)
     folded = dataset.num_classes > MOST_COLUMNS
     table = Table(title=f"{sum(map(len, parts))} training records, {_clients(len(parts))}")
@@ -123,6 +141,7 @@ def plot_partition(dataset: DataSet, parts: Sequence[Array], path: str | Path) -
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    dataset = by_category(dataset)
     sizes = np.array([len(part) for part in parts])
     counts = class_counts(dataset, parts)
     # A Figure of its own, not pyplot: nothing global is touched and any backend stays as it is.

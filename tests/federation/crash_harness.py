@@ -1,8 +1,8 @@
 """Kills a run at every point of its rounds, resumes it, and compares it with the uninterrupted run.
 
 A process of its own, started by test_crashes.py: it forks, so it must never have used torch's
-threads. `python -m tests.federation.crash_harness FOLDER STYLE WORKERS` prints what it found as
-JSON.
+threads. `python -m tests.federation.crash_harness FOLDER CASE WORKERS` prints what it found as
+JSON. A case is a style, or `textures-` and a style for an anomaly task.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ from dp_fedmed.federation.journal import CHARGE
 from dp_fedmed.federation.ledger_check import LedgerView
 from dp_fedmed.federation.resume import RunFinished
 
-ROUNDS = 3
 COMMON = [
-    *(f"federation.num_rounds={ROUNDS}", "model._target_=dp_fedmed.models.MLP"),
+    *("federation.num_rounds=3", "model._target_=dp_fedmed.models.MLP"),
     *("model.args.hidden=[4]", "federation.evaluate_every=1"),
+]
+TEXTURES = [
+    *("task=textures", "data.num_records=40", "data.image_size=16", "anomaly.backbone=tiny"),
+    *("anomaly.dimension=6", "anomaly.coreset_size=20", "federation.num_clients=4"),
 ]
 STYLES = {
     "none": ["federation.num_clients=4", "federation.server_optimizer=fedadam"],
@@ -51,6 +54,12 @@ STYLES = {
         "privacy.sample.grad_mode=hooks",  # `sample` leaves it to be measured
     ],
 }
+
+
+def settings_of(case: str) -> list[str]:
+    style = case.removeprefix("textures-")
+    own = TEXTURES if style != case else [*COMMON, *STYLES[style]]
+    return [f"privacy={style}", *own]
 
 
 def in_child(work: Callable[[], None]) -> int:
@@ -92,7 +101,8 @@ class Case:
     def __init__(self, folder: Path, style: str, workers: int) -> None:
         self.folder, self.style, self.workers = folder, style, workers
         self.base = folder / "base"
-        settings = [f"privacy={style}", *COMMON, *STYLES[style], f"run_dir={self.base}"]
+        settings = [*settings_of(style), f"run_dir={self.base}"]
+        self.rounds = compose(settings).federation.num_rounds
 
         def begin() -> None:
             durable.at_point = lambda point: die() if point == "commit:after" else None
@@ -169,11 +179,11 @@ class Case:
         """Resume to the end, and compare with the run that nobody interrupted."""
         if self.resume(path) != 0:
             return [f"{what}: does not resume"]
-        found, wanted = outcome(path), outcome(self.reference)
+        found, wanted = (outcome(each, self.rounds) for each in (path, self.reference))
         return [f"{what}: {key} differs" for key in wanted if found[key] != wanted[key]]
 
 
-def outcome(path: Path) -> dict[str, Any]:
+def outcome(path: Path, rounds: int) -> dict[str, Any]:
     """What must be the same, whatever happened on the way."""
     view = LedgerView(path)
     charges = Counter(
@@ -187,7 +197,7 @@ def outcome(path: Path) -> dict[str, Any]:
         row.pop("seconds", None)
     return {
         "model": (path / "model.safetensors").read_bytes(),
-        "last model": (path / folder_name(ROUNDS) / "model.safetensors").read_bytes(),
+        "last model": (path / folder_name(rounds) / "model.safetensors").read_bytes(),
         "epsilon": view.epsilons(),
         "charges": charges,
         "report": report,
@@ -200,7 +210,7 @@ def outcome(path: Path) -> dict[str, Any]:
 
 def warm_up(path: Path, style: str) -> None:
     """Have everything imported before the first fork."""
-    settings = [f"privacy={style}", *COMMON, *STYLES[style], f"run_dir={path}"]
+    settings = [*settings_of(style), f"run_dir={path}"]
     run_federation(compose([*settings, "engine.workers=1"]))
 
 
@@ -213,7 +223,7 @@ def main() -> None:
     case = Case(folder, style, workers)
     wrong = case.kill_at_every_point() + case.kill_twice()
     wrong += case.kill_at_random_times(4)
-    assert not outcome(case.reference)["problems"]
+    assert not outcome(case.reference, case.rounds)["problems"]
     print(json.dumps({"points": case.points, "wrong": wrong}))
 
 

@@ -14,10 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("task", ["", "textures-"])
 @pytest.mark.parametrize("style", ["none", "sample", "user", "hybrid"])
-def test_a_killed_run_ends_as_if_nothing_had_happened(style: str, tmp_path: Path) -> None:
+def test_a_killed_run_ends_as_if_nothing_had_happened(
+    style: str, task: str, tmp_path: Path
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.federation.crash_harness", str(tmp_path), style, "1"],
+        [sys.executable, "-m", "tests.federation.crash_harness", str(tmp_path), task + style, "1"],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -29,5 +32,6 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(style: str, tmp_path: Path
     points = set(found["points"])
     assert {"training:before", "checkpoint:synced", "checkpoint:renamed", "commit:before"} <= points
     assert ("charge:before" in points) is (style != "none")
-    assert ("release:file" in points) is (style in ("user", "hybrid"))
+    noised_here = ("user", "hybrid", *(("sample",) if task else ()))
+    assert ("release:file" in points) is (style in noised_here)
     assert ("client:charged" in points) is (style in ("sample", "hybrid"))

@@ -275,10 +275,10 @@ def test_a_client_refuses_a_plan_that_its_data_do_not_imply(small: Callable[...,
         "steps": 2,
         "grad_mode": "hooks",
     }
-    assert runtime._plan(ConfigRecord(told), 50).steps == 2
+    assert runtime.work.plan(ConfigRecord(told), 50).steps == 2
     for key, value in (("steps", 3), ("sample_rate", 1e-3)):
         with pytest.raises(ConfigError, match=key):
-            runtime._plan(ConfigRecord({**told, key: value}), 50)
+            runtime.work.plan(ConfigRecord({**told, key: value}), 50)
 
 
 def test_rates_and_steps_follow_from_the_number_of_records() -> None:
@@ -387,7 +387,7 @@ def ask_client(config: Config, noise_multiplier: float, ledger: int = 1) -> np.n
         "input_shape": [30],
         "num_classes": 2,
     }
-    arrays = model_arrays.to_record({k: v.copy() for k, v in runtime.state.read().items()})
+    arrays = model_arrays.to_record({k: v.copy() for k, v in runtime.work.state.read().items()})
     message = Message(RecordDict({"arrays": arrays, "config": ConfigRecord(told)}), 1, "train")
     reply = runtime.train(message, flower_compat.make_context(1, 1, node))
     update = model_arrays.from_record(reply["arrays"])  # type: ignore[arg-type]

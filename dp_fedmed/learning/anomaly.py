@@ -1,0 +1,233 @@
+"""Anomaly detection: a memory bank without privacy, else a statistic of bounded vectors.
+
+With privacy a client answers the mean of one vector per image, each of norm at most 1. For one
+image as the unit, noise σ/n_i is added to that mean by the client, or noise σ to the federation's
+sum by a trusted server; for one client as the unit, the server clips the mean and noises the sum
+over clients. `dp_fedmed.tasks.patchcore.statistics` has the proofs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord
+
+from dp_fedmed.config import Config, ConfigError
+from dp_fedmed.data import DataSet, Records
+from dp_fedmed.federation.client_level import ClientLevelMechanism
+from dp_fedmed.federation.privacy_plan import PrivacyPlan
+from dp_fedmed.federation.record_level import RecordLevelMechanism
+from dp_fedmed.federation.run_directory import RunDirectory
+from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.federation.server_step import ServerStep
+from dp_fedmed.learning.anomaly_steps import (
+    VECTOR,
+    BankStep,
+    StatisticStep,
+    largest_sigma,
+    noise_of,
+)
+from dp_fedmed.learning.base import LocalRound, State
+from dp_fedmed.learning.detector import BANK, Detector, Scorer, map_of, unpacked_state
+from dp_fedmed.learning.gradient import asked_shape
+from dp_fedmed.privacy.noise import Purpose
+from dp_fedmed.tasks.anomaly_metrics import anomaly_metrics, fairness, grouped_metrics, threshold
+from dp_fedmed.tasks.patchcore.coreset import greedy_k_center
+from dp_fedmed.tasks.patchcore.maps import pixel_maps
+from dp_fedmed.tasks.patchcore.statistics import BOUND
+
+PICTURES = "pictures.png"
+RECORD_NOISE = "record_noise"
+
+
+class AnomalyLearner:
+    """The server's half: the detector, and its own images to judge it by."""
+
+    def __init__(self, config: Config, data: DataSet) -> None:
+        self.config, self.data = config, data
+        self.detector = Detector(config)
+        self._initial = self.detector.initial(data.input_shape)
+
+    def initial(self) -> State:
+        """What public images say."""
+        return self._initial
+
+    def told(self) -> dict[str, Any]:
+        """Who noises: a client that thinks otherwise must not answer."""
+        return {RECORD_NOISE: noised_by(self.config)}
+
+    def settled(self, config: Config) -> Config:
+        """Nothing is open, and images are kept apart by construction."""
+        return config
+
+    def mechanism(self, plan: PrivacyPlan, sampler: Sampler) -> ClientLevelMechanism | None:
+        """Noise at the server: for clients, or once for all images where it is trusted."""
+        population = self.config.federation.num_clients
+        if plan.user_event is not None:
+            return ClientLevelMechanism(
+                self.config.privacy.user,
+                noise_multiplier=plan.user_event.noise_multiplier,
+                expected_cohort=sampler.expected(population),
+            )
+        if not self.config.record_noise_at_server:
+            return None
+        return RecordLevelMechanism(
+            {name: own.records for name, own in plan.clients.items()},
+            noise_multiplier=largest_sigma(plan.clients),
+            share=sampler.expected(population) / population,
+        )
+
+    def step(self, plan: PrivacyPlan | None, sampler: Sampler) -> ServerStep:
+        """Merge rows, or move the statistic on."""
+        if plan is None:
+            return BankStep(self.config.seed)
+        return StatisticStep(self.detector, noise_of(self.config, plan, sampler)[0])
+
+    def advice(self, plan: PrivacyPlan, sampler: Sampler) -> str | None:
+        """How many images or clients it would take, if a release would be mostly noise."""
+        noise_std, units = noise_of(self.config, plan, sampler)
+        needed = self.detector.statistic(self._initial).units_needed(noise_std * units)
+        if needed <= units:
+            return None
+        what = "clients" if self.config.privacy.style.protects_clients else "images"
+        dimension = map_of(self._initial).dimension
+        return (
+            f"anomaly.mechanism={self.config.anomaly.mechanism} in {dimension} dimensions with "
+            f"noise of {noise_std * units:.3g} on the sum needs about {needed} {what} to say more "
+            f"than noise, and a round has {units:.0f}: use more {what}, a larger target_epsilon, "
+            f"or anomaly.dimension={max(1, int(dimension * units / needed))}"
+        )
+
+    def evaluate(self, state: State, split: str) -> dict[str, float]:
+        """AUROCs and AUPROs where there are defects; by category; a threshold on `val`."""
+        scorer = self.detector.scorer(state)
+        if scorer is None:
+            return {}
+        records = self.data.parts()[split]
+        labels = records.image_labels
+        image_scores, patch_scores = self.detector.scores(scorer, records.x)
+        maps = None
+        if records.y.any():
+            maps = pixel_maps(patch_scores, image_size=records.x.shape[-1])
+        found = anomaly_metrics(image_scores, maps, labels=labels, masks=records.y)
+        if split == "val":
+            found["threshold"] = threshold(image_scores[labels == 0])
+        if records.groups is not None and len(self.data.group_names) > 1:
+            names = self.data.group_names
+            by_group = grouped_metrics(image_scores, labels, records.groups, names)
+            found |= {f"image_auroc/{name}": value for name, value in by_group.items()}
+            spread = fairness(list(by_group.values()))
+            found |= {f"image_auroc/{name}": value for name, value in spread.items()}
+        return found
+
+    def finish(self, state: State, directory: RunDirectory) -> None:
+        """A sheet of test images, where they are found strange, and where they are damaged."""
+        from dp_fedmed.reporting.anomaly_sheet import chosen_for_sheet, picture_sheet
+
+        scorer = self.detector.scorer(state)
+        if scorer is None:
+            return
+        test = self.data.test
+        groups = np.zeros(len(test), np.int64) if test.groups is None else test.groups
+        shown = test.subset(chosen_for_sheet(test.image_labels, groups))
+        picture_sheet(
+            shown.x,
+            self._maps(scorer, shown),
+            shown.y,
+            [self.data.class_names[label] for label in shown.image_labels],
+            directory.path / PICTURES,
+        )
+
+    def _maps(self, scorer: Scorer, records: Records) -> np.ndarray[Any, Any]:
+        _, patch_scores = self.detector.scores(scorer, records.x)
+        return pixel_maps(patch_scores, image_size=records.x.shape[-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticPlan:
+    """What one client's images are charged with in one round: one sum of all of them."""
+
+    noise_multiplier: float
+    noised_by: str
+    sample_rate: float = 1.0
+    steps: int = 1
+
+    @property
+    def in_force(self) -> dict[str, float | str]:
+        """What the round's secret streams depend on."""
+        return {
+            "noise_multiplier": self.noise_multiplier,
+            "max_grad_norm": BOUND,
+            "sample_rate": self.sample_rate,
+            "steps": self.steps,
+            RECORD_NOISE: self.noised_by,
+        }
+
+
+def noised_by(config: Config) -> str:
+    """Who adds the noise that protects images."""
+    return "server" if config.record_noise_at_server else "clients"
+
+
+class AnomalyWork:
+    """A client's half."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.detector = Detector(config)
+
+    def build(self, input_shape: Sequence[int], num_classes: int) -> None:
+        """Load the backbone."""
+        _ = self.detector.features
+
+    def plan(self, told: ConfigRecord, records: int) -> StatisticPlan:
+        """One step with all images, noised by whom this client's own settings say."""
+        noise, q, steps = asked_shape(self.config, told, records)
+        own = noised_by(self.config)
+        if told.get(RECORD_NOISE) != own:
+            raise ConfigError(
+                f"the server counts on noise by the {told.get(RECORD_NOISE)!s}, this client on "
+                f"noise by the {own}: start both with the same anomaly.server_trusted"
+            )
+        return StatisticPlan(noise_multiplier=noise, noised_by=own, sample_rate=q, steps=steps)
+
+    def train(self, work: LocalRound) -> tuple[State, dict[str, float]]:
+        """Rows for the bank, or the mean of the images' vectors."""
+        if self.detector.is_bank:
+            return {BANK: self._rows(work)}, {}
+        return {VECTOR: self._mean(work)}, {}
+
+    def _mean(self, work: LocalRound) -> np.ndarray[Any, Any]:
+        """Of vectors of norm at most 1, so its own norm is at most 1; noised if that is ours."""
+        state = work.received
+        batches = self.detector.batches(work.records.x)
+        total, count = self.detector.statistic(state).total(batches, unpacked_state(state))
+        mean = total / max(1, count)
+        if work.plan is None or self.config.record_noise_at_server:
+            return mean
+        if work.secrets is None:
+            raise ValueError("noise needs secret streams")
+        stream = work.secrets.noise(Purpose.STATISTIC_NOISE, [mean])
+        std = work.plan.noise_multiplier * BOUND / max(1, count)  # an image moves it by 1/count
+        return np.asarray(mean + stream.normal(mean.shape, std=std))
+
+    def _rows(self, work: LocalRound) -> np.ndarray[Any, Any]:
+        """A k-center of this client's patches; one that has too few repeats them."""
+        size, dimension = work.received[BANK].shape
+        if len(work.records) == 0:
+            return np.zeros((size, dimension), np.float32)
+        public_map = map_of(work.received)
+        batches = self.detector.batches(work.records.x)
+        rows = np.concatenate([public_map(f).reshape(-1, dimension) for f in batches])
+        chosen = greedy_k_center(rows, size, seed=self.config.seed)
+        return np.resize(rows[chosen], (size, dimension))
+
+    def evaluate(self, received: State, records: Records) -> dict[str, float]:
+        """The mean score of this client's normal images."""
+        scorer = self.detector.scorer(received)
+        if scorer is None or len(records) == 0:
+            return {}
+        return {"score": float(self.detector.scores(scorer, records.x)[0].mean())}

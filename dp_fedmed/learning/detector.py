@@ -1,0 +1,142 @@
+"""An anomaly detector as named arrays: how they begin, what they mean, and how they score images.
+
+The public map travels with them, so that every client maps patches as the server does; the frozen
+backbone does not, and must be the same everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dp_fedmed.config import AnomalyConfig, Config, ConfigError, MechanismName, PrivacyStyle
+from dp_fedmed.models.backbones import make_backbone
+from dp_fedmed.tasks.patchcore.bank import MemoryBank
+from dp_fedmed.tasks.patchcore.dp_gaussian import DPGaussian
+from dp_fedmed.tasks.patchcore.dp_prototypes import DPPrototypes
+from dp_fedmed.tasks.patchcore.features import PatchFeatures
+from dp_fedmed.tasks.patchcore.private import make_statistic, public_images
+from dp_fedmed.tasks.patchcore.public_map import PublicMap, fit_public_map
+from dp_fedmed.tasks.patchcore.statistics import PrivateStatistic, step_of
+
+State = dict[str, NDArray[Any]]
+#: Features (n, P, channels) to scores of images (n,) and of patches (n, P).
+Scorer = Callable[[NDArray[Any]], tuple[NDArray[np.float64], NDArray[np.float32]]]
+
+BANK_DIMENSION = 128
+OFFSET, MATRIX, BANK = "map_offset", "map_matrix", "bank"
+
+
+class Detector:
+    """The features and the arrays of one configuration: a memory bank, or a private statistic."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.is_bank = config.privacy.style is PrivacyStyle.none
+
+    @functools.cached_property
+    def features(self) -> PatchFeatures:
+        """Images to patch features."""
+        settings = self.config.anomaly
+        backbone = make_backbone(
+            settings.backbone,
+            weights=settings.weights,
+            layers=settings.layers,
+            seed=self.config.seed,
+        )
+        return PatchFeatures(backbone, grid=settings.grid)
+
+    def initial(self, input_shape: tuple[int, ...]) -> State:
+        """Nothing learnt yet; what public images say is in it.
+
+        Raises:
+            ConfigError: for images that the backbone cannot take, or too many dimensions.
+        """
+        if len(input_shape) != 3 or input_shape[1] != input_shape[2]:
+            raise ConfigError(
+                f"task.kind=anomaly needs square images, but data.name={self.config.data.name} has "
+                f"records of shape {input_shape}"
+            )
+        public = self.features(public_images(size=input_shape[1], channels=input_shape[0]))
+        settings = self.config.anomaly
+        _check_dimension(settings, public.shape[-1])
+        if self.is_bank:
+            wanted = settings.dimension or min(BANK_DIMENSION, public.shape[-1])
+            public_map = fit_public_map(public, wanted, whitening=0.0)
+            learnt = {BANK: np.zeros((settings.coreset_size, wanted), np.float32)}
+        else:
+            statistic = make_statistic(settings.mechanism, public, dimension=settings.dimension)
+            public_map = statistic.public_map
+            learnt = packed_state(statistic.initial_state())
+        return {OFFSET: public_map.offset, MATRIX: public_map.matrix, **learnt}
+
+    def statistic(self, state: State) -> PrivateStatistic:
+        """The statistic that these arrays are a state of."""
+        public_map = map_of(state)
+        if self.config.anomaly.mechanism is MechanismName.dp_prototypes:
+            return DPPrototypes(public_map, state["prototypes"])
+        return DPGaussian(public_map)
+
+    def scorer(self, state: State) -> Scorer | None:
+        """What scores images; None for arrays that have not learnt all they are to learn."""
+        if self.is_bank:
+            return self._bank_scorer(state) if state[BANK].any() else None
+        statistic, inner = self.statistic(state), unpacked_state(state)
+        if step_of(inner) < statistic.num_steps:
+            return None
+        model = statistic.model(inner)
+
+        def score(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+            patches = model.patch_scores(features)
+            return model.image_scores(patches), patches
+
+        return score
+
+    def _bank_scorer(self, state: State) -> Scorer:
+        bank, public_map = MemoryBank(state[BANK]), map_of(state)
+        neighbours = self.config.anomaly.neighbours
+
+        def score(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+            found = [bank.score(rows, neighbours=neighbours) for rows in public_map(features)]
+            return np.array([image for image, _ in found]), np.stack([rows for _, rows in found])
+
+        return score
+
+    def scores(
+        self, scorer: Scorer, images: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Scores of images and of their patches, batch by batch."""
+        found = [scorer(features) for features in self.batches(images)]
+        return np.concatenate([i for i, _ in found]), np.concatenate([p for _, p in found])
+
+    def batches(self, images: NDArray[np.uint8]) -> Iterator[NDArray[np.float32]]:
+        """Features of images, some at a time."""
+        return self.features.batches(images)
+
+
+def map_of(state: State) -> PublicMap:
+    """The public map that travels with a detector."""
+    return PublicMap(state[OFFSET], state[MATRIX])
+
+
+def packed_state(inner: State) -> State:
+    """A statistic's state as it travels: safetensors and Flower keep no scalars."""
+    return {**inner, "step": np.array([step_of(inner)], dtype=np.int64)}
+
+
+def unpacked_state(state: State) -> State:
+    """A statistic's own state, without the map."""
+    inner = {name: value for name, value in state.items() if name not in (OFFSET, MATRIX)}
+    return {**inner, "step": state["step"].reshape(())}
+
+
+def _check_dimension(settings: AnomalyConfig, channels: int) -> None:
+    if settings.dimension is not None and settings.dimension > channels:
+        raise ConfigError(
+            f"anomaly.dimension={settings.dimension} is more than the {channels} channels of "
+            f"anomaly.backbone={settings.backbone}: use anomaly.dimension={min(64, channels)}"
+        )

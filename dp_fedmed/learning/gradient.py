@@ -1,0 +1,235 @@
+"""Networks that are trained: plain steps or DP-SGD at the clients, averages at the server."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord
+
+from dp_fedmed.config import Config, ConfigError, GradMode
+from dp_fedmed.data import DataSet, Records
+from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.client_level import ClientLevelMechanism
+from dp_fedmed.federation.privacy_plan import PrivacyPlan, round_shape
+from dp_fedmed.federation.run_directory import RunDirectory
+from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.federation.server_optimizer import ServerOptimizer
+from dp_fedmed.learning.base import LocalRound, State
+from dp_fedmed.models import build_model
+from dp_fedmed.privacy.noise import Purpose
+from dp_fedmed.randomness import stream
+from dp_fedmed.tasks import make_task
+from dp_fedmed.tasks.local_training import (
+    LocalResult,
+    make_optimizer,
+    pick_device,
+    train_locally,
+)
+
+if TYPE_CHECKING:
+    from dp_fedmed.tasks.dp_sgd import DPSGDPlan, PerSampleGradients
+
+COUPLING_TOLERANCE = 1e-3
+
+
+class GradientLearner:
+    """One network, its task, and the server's records to judge it by."""
+
+    def __init__(self, config: Config, data: DataSet) -> None:
+        self.config, self.data = config, data
+        self.task = make_task(config.task)
+        self.device = pick_device(config.training.device)
+        self.model = build_model(
+            config.model,
+            input_shape=data.input_shape,
+            num_classes=data.num_classes,
+            seed=config.seed,
+        ).to(self.device)
+        self.state = model_arrays.ModelState(self.model)
+
+    def initial(self) -> State:
+        """The weights that the seed gives."""
+        return self.state.read()
+
+    def told(self) -> dict[str, Any]:
+        """Nothing but the model is needed."""
+        return {}
+
+    def settled(self, config: Config) -> Config:
+        """Refuse losses that couple records; measure `auto` once, so that all compute alike."""
+        self._refuse_coupled_records()
+        sample = config.privacy.sample
+        if sample.grad_mode is not GradMode.auto:
+            return config
+        from dp_fedmed.tasks.dp_sgd import fastest_mode
+
+        size = min(config.training.batch_size, sample.physical_batch_size)
+        mode = fastest_mode(self.model, self.task, self.data.val, size, self.device)
+        privacy = replace(config.privacy, sample=replace(sample, grad_mode=mode))
+        return config.replace(privacy=privacy)
+
+    def _refuse_coupled_records(self) -> None:
+        from dp_fedmed.tasks.dp_sgd import coupling
+
+        found = coupling(self.model, self.task, self.data.val, self.device)
+        if found > COUPLING_TOLERANCE:
+            raise ConfigError(
+                f"model._target_={self.config.model._target_} with task.loss="
+                f"{self.config.task.loss} couples records: a record's loss changes by {found:.1%} "
+                "with its batch, so clipping each record bounds nothing; use layers and losses "
+                "that treat records one by one"
+            )
+
+    def mechanism(self, plan: PrivacyPlan, sampler: Sampler) -> ClientLevelMechanism | None:
+        """Whole updates are clipped and noised where clients are protected."""
+        if plan.user_event is None:
+            return None
+        return ClientLevelMechanism(
+            self.config.privacy.user,
+            noise_multiplier=plan.user_event.noise_multiplier,
+            expected_cohort=sampler.expected(self.config.federation.num_clients),
+        )
+
+    def step(self, plan: PrivacyPlan | None, sampler: Sampler) -> ServerOptimizer:
+        """The configured optimizer."""
+        return ServerOptimizer(self.config.federation)
+
+    def advice(self, plan: PrivacyPlan, sampler: Sampler) -> str | None:
+        """None: what noise costs a network is not known before."""
+        return None
+
+    def evaluate(self, state: State, split: str) -> dict[str, float]:
+        """The task's metrics."""
+        self.state.load(state)
+        return self.task.evaluate(self.model, self.data.parts()[split], self.device)
+
+    def finish(self, state: State, directory: RunDirectory) -> None:
+        """The model is all there is."""
+
+
+class GradientWork:
+    """One network per process, which every message brings its own weights for."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.task = make_task(config.task)
+        self._gradients: PerSampleGradients | None = None
+        self._built: tuple[tuple[int, ...], int] | None = None
+
+    @functools.cached_property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+        return pick_device(self.config.training.device)
+
+    def build(self, input_shape: Sequence[int], num_classes: int) -> None:
+        """Make the network.
+
+        The server says for which shape and classes: a site may lack a class that others have.
+        """
+        if self._built == (tuple(input_shape), num_classes):
+            return
+        self.model = build_model(
+            self.config.model,
+            input_shape=input_shape,
+            num_classes=num_classes,
+            seed=self.config.seed,
+        ).to(self.device)
+        self.state = model_arrays.ModelState(self.model)
+        self.trainable = {n for n, p in self.model.named_parameters() if p.requires_grad}
+        make_optimizer(self.model, self.config.training)  # the first one makes torch import more
+        self._gradients = None
+        self._built = (tuple(input_shape), num_classes)
+
+    def plan(self, told: ConfigRecord, records: int) -> DPSGDPlan:
+        """What to do, checked against what this client's own data and settings imply."""
+        from dp_fedmed.tasks.dp_sgd import DPSGDPlan
+
+        settings = self.config.privacy.sample
+        noise, q, steps = asked_shape(self.config, told, records)
+        return DPSGDPlan(
+            noise_multiplier=noise,
+            max_grad_norm=settings.max_grad_norm,
+            grad_mode=GradMode(str(told["grad_mode"])),
+            physical_batch_size=settings.physical_batch_size,
+            sample_rate=q,
+            steps=steps,
+        )
+
+    def train(self, work: LocalRound) -> tuple[State, dict[str, float]]:
+        """Train on this client's records; the answer is the change of the model."""
+        self.state.load(work.received)
+        metrics: dict[str, float] = {}
+        if work.plan is not None:
+            result = self._train_privately(work)
+        else:
+            result = train_locally(
+                self.model,
+                work.records,
+                task=self.task,
+                config=self.config.training,
+                rng=stream(self.config.seed, "train", work.name, work.server_round),
+                device=self.device,
+            )
+            metrics["train_loss"] = result.loss  # a loss on private records would be a release
+        trained = self.state.read()
+        update = {key: np.subtract(trained[key], work.received[key]) for key in work.received}
+        if work.plan is not None:
+            for key in update.keys() - self.trainable:  # a running statistic would be a release
+                update[key] = np.zeros_like(update[key])
+        return update, {"steps": result.steps, **metrics}
+
+    def _train_privately(self, work: LocalRound) -> LocalResult:
+        from dp_fedmed.tasks.dp_sgd import DPSGDPlan, train_privately
+
+        plan, secrets = work.plan, work.secrets
+        if not isinstance(plan, DPSGDPlan) or secrets is None:
+            raise ValueError("DP-SGD needs a plan and secret streams")
+        return train_privately(
+            self.gradients(plan),
+            work.records,
+            config=self.config.training,
+            plan=plan,
+            batch_stream=lambda step: secrets.sampling(Purpose.BATCH, step),
+            noise_for=lambda step, exact: secrets.noise(Purpose.RECORD_NOISE, exact, step),
+            device=self.device,
+        )
+
+    def gradients(self, plan: DPSGDPlan) -> PerSampleGradients:
+        """The network with Opacus' hooks, attached once per process."""
+        from dp_fedmed.tasks.dp_sgd import PerSampleGradients
+
+        if self._gradients is not None and self._gradients.mode is not plan.grad_mode:
+            self._gradients.close()
+            self._gradients = None
+        if self._gradients is None:
+            self._gradients = PerSampleGradients(
+                self.model, self.task, plan.grad_mode, plan.max_grad_norm
+            )
+        return self._gradients
+
+    def evaluate(self, received: State, records: Records) -> dict[str, float]:
+        """The task's metrics."""
+        self.state.load(received)
+        return self.task.evaluate(self.model, records, self.device)
+
+
+def asked_shape(config: Config, told: ConfigRecord, records: int) -> tuple[float, float, int]:
+    """(σ, q, steps) that the server asks for, if this client's own settings imply no other.
+
+    Raises:
+        ConfigError: naming what differs.
+    """
+    q, steps = round_shape(config, records)
+    for key, value in (("sample_rate", q), ("steps", steps)):
+        if told.get(key) != value:
+            raise ConfigError(f"the server asks for {key}={told.get(key)!r}, we have {value}")
+    noise = float(told["noise_multiplier"])  # type: ignore[arg-type]
+    least = config.privacy.sample.noise_multiplier
+    if least is not None and noise < least:
+        raise ConfigError(f"the server asks for noise_multiplier={noise}, too little")
+    return noise, q, steps
