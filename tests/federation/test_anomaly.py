@@ -92,6 +92,9 @@ def test_every_style_runs_to_its_end_and_leaves_its_files(
         assert report_of(result.run_dir)["guarantees"] == []
     else:
         assert model["step"].tolist() == [2]
+        outside = " ".join(report_of(result.run_dir)["outside_the_guarantee"])
+        assert "threshold" in outside
+        assert "pictures.png" in outside
     assert not list(LedgerView(result.run_dir).problems())
 
 
