@@ -93,6 +93,7 @@ class ClientRuntime:
         told = message.content.config_records["config"]
         self._refuse_other_style(told)
         self._enter(told)
+        self.work.agree(told)
         name = client_name(context.node_config)
         records, _ = self.records(context.node_config)
         work = LocalRound(

@@ -20,6 +20,10 @@ OUTSIDE_VALIDATION = (
     "validation and test metrics: they are computed on the server's own validation and test "
     "records, which this guarantee does not protect"
 )
+OUTSIDE_ANOMALY = (
+    "the threshold, which is a quantile of the server's validation scores, and pictures.png, which "
+    "shows test images as they are"
+)
 OUTSIDE_CLIENT_METRICS = (
     "training losses and metrics of clients: they are kept in private/ and are not to be published"
 )
@@ -64,7 +68,7 @@ def privacy_report(
             "epsilon": math.fsum(g["epsilon"] for g in guarantees),
             "delta": math.fsum(g["delta"] for g in guarantees),
         },
-        "outside_the_guarantee": [OUTSIDE_VALIDATION, OUTSIDE_CLIENT_METRICS, *OUTSIDE_ALWAYS],
+        "outside_the_guarantee": _outside(config),
         "trust_boundary": _trust_boundary(config),
         "noise_is_private": private,
     }
@@ -94,6 +98,12 @@ def observers(config: Config, guarantees: list[dict[str, Any]]) -> list[dict[str
                 row[unit] = None
         rows.append(row)
     return rows
+
+
+def _outside(config: Config) -> list[str]:
+    is_anomaly = config.task.kind is TaskKind.anomaly
+    own = [OUTSIDE_ANOMALY] if is_anomaly else []
+    return [OUTSIDE_VALIDATION, *own, OUTSIDE_CLIENT_METRICS, *OUTSIDE_ALWAYS]
 
 
 def _trust_boundary(config: Config) -> str:

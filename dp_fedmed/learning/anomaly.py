@@ -40,7 +40,8 @@ from dp_fedmed.tasks.patchcore.maps import pixel_maps
 from dp_fedmed.tasks.patchcore.statistics import BOUND
 
 PICTURES = "pictures.png"
-RECORD_NOISE = "record_noise"
+RECORD_NOISE, FEATURES = "record_noise", "features"
+FEATURES_TOLERANCE = 0.01
 
 
 class AnomalyLearner:
@@ -56,8 +57,11 @@ class AnomalyLearner:
         return self._initial
 
     def told(self) -> dict[str, Any]:
-        """Who noises: a client that thinks otherwise must not answer."""
-        return {RECORD_NOISE: noised_by(self.config)}
+        """Who noises, and what features look like: a client that differs must not answer."""
+        return {
+            RECORD_NOISE: noised_by(self.config),
+            FEATURES: self.detector.fingerprint(self.data.input_shape),
+        }
 
     def settled(self, config: Config) -> Config:
         """Nothing is open, and images are kept apart by construction."""
@@ -178,20 +182,34 @@ class AnomalyWork:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.detector = Detector(config)
+        self._built: tuple[int, ...] = ()
+        self._fingerprint = 0.0
 
     def build(self, input_shape: Sequence[int], num_classes: int) -> None:
         """Load the backbone."""
-        _ = self.detector.features
+        if self._built != tuple(input_shape):
+            self._fingerprint = self.detector.fingerprint(input_shape)
+            self._built = tuple(input_shape)
 
-    def plan(self, told: ConfigRecord, records: int) -> StatisticPlan:
-        """One step with all images, noised by whom this client's own settings say."""
-        noise, q, steps = asked_shape(self.config, told, records)
+    def agree(self, told: ConfigRecord) -> None:
+        """Noise is added by whom both say, to features of one backbone."""
         own = noised_by(self.config)
         if told.get(RECORD_NOISE) != own:
             raise ConfigError(
                 f"the server counts on noise by the {told.get(RECORD_NOISE)!s}, this client on "
                 f"noise by the {own}: start both with the same anomaly.server_trusted"
             )
+        expected = float(told.get(FEATURES, 0.0))  # type: ignore[arg-type]
+        if abs(expected - self._fingerprint) > FEATURES_TOLERANCE * abs(expected):
+            raise ConfigError(
+                f"anomaly.backbone={self.config.anomaly.backbone} gives other features here than "
+                "at the server: use the same anomaly.weights, layers and torchvision at every site"
+            )
+
+    def plan(self, told: ConfigRecord, records: int) -> StatisticPlan:
+        """One step with all images, noised by whom this client's own settings say."""
+        noise, q, steps = asked_shape(self.config, told, records)
+        own = noised_by(self.config)
         return StatisticPlan(noise_multiplier=noise, noised_by=own, sample_rate=q, steps=steps)
 
     def train(self, work: LocalRound) -> tuple[State, dict[str, float]]:

@@ -84,6 +84,13 @@ class LocalWork(Protocol):
     def build(self, input_shape: Sequence[int], num_classes: int) -> None:
         """Make what every round needs; once per process, before it forks where it does."""
 
+    def agree(self, told: ConfigRecord) -> None:
+        """Refuse a server that counts on another computation than this client's.
+
+        Raises:
+            ConfigError: naming the setting.
+        """
+
     def plan(self, told: ConfigRecord, records: int) -> RecordPlan:
         """What the server asks for, if that is what this client's own settings imply.
 

@@ -7,7 +7,7 @@ backbone does not, and must be the same everywhere.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,6 +112,14 @@ class Detector:
         """Scores of images and of their patches, batch by batch."""
         found = [scorer(features) for features in self.batches(images)]
         return np.concatenate([i for i, _ in found]), np.concatenate([p for _, p in found])
+
+    def fingerprint(self, input_shape: Sequence[int]) -> float:
+        """A number that tells one backbone from another: the spread of a public image's features.
+
+        It is not exact, since two machines need not compute the same last bits.
+        """
+        image = public_images(1, size=int(input_shape[1]), channels=int(input_shape[0]))
+        return float(self.features(image).std())
 
     def batches(self, images: NDArray[np.uint8]) -> Iterator[NDArray[np.float32]]:
         """Features of images, some at a time."""

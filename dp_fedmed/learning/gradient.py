@@ -145,6 +145,9 @@ class GradientWork:
         self._gradients = None
         self._built = (tuple(input_shape), num_classes)
 
+    def agree(self, told: ConfigRecord) -> None:
+        """The model says it all: answers of another shape are refused by the server."""
+
     def plan(self, told: ConfigRecord, records: int) -> DPSGDPlan:
         """What to do, checked against what this client's own data and settings imply."""
         from dp_fedmed.tasks.dp_sgd import DPSGDPlan

@@ -92,6 +92,9 @@ def test_every_style_runs_to_its_end_and_leaves_its_files(
         assert report_of(result.run_dir)["guarantees"] == []
     else:
         assert model["step"].tolist() == [2]
+        outside = " ".join(report_of(result.run_dir)["outside_the_guarantee"])
+        assert "threshold" in outside
+        assert "pictures.png" in outside
     assert not list(LedgerView(result.run_dir).problems())
 
 
@@ -298,12 +301,19 @@ def test_a_clients_own_noise_has_the_scale_that_is_charged(
 def test_a_client_does_not_answer_a_server_that_counts_on_other_noise(
     tiny: Callable[..., Config],
 ) -> None:
-    told = {"noise_multiplier": 5.0, "sample_rate": 1.0, "steps": 1, "record_noise": "clients"}
-    trusting = make_work(tiny("privacy=sample"))
+    config = tiny("privacy=sample")
+    told = make_learner(config, load_data(config.data, seed=config.seed)).told()
+    work = make_work(config)
+    work.build((3, 32, 32), 4)
+    work.agree(ConfigRecord(told))
     with pytest.raises(ConfigError, match=r"same anomaly\.server_trusted"):
-        trusting.plan(ConfigRecord(told), 10)
+        work.agree(ConfigRecord({**told, "record_noise": "clients"}))
     with pytest.raises(ConfigError, match="sample_rate"):
-        trusting.plan(ConfigRecord({**told, "sample_rate": 0.5}), 10)
+        work.plan(ConfigRecord({"noise_multiplier": 5.0, "sample_rate": 0.5, "steps": 1}), 10)
+    other = make_work(tiny("privacy=sample", "seed=1"))  # seeds decide random weights
+    other.build((3, 32, 32), 4)
+    with pytest.raises(ConfigError, match=r"same anomaly\.weights"):
+        other.agree(ConfigRecord(told))
 
 
 def test_a_bank_holds_patches_of_clients(tiny: Callable[..., Config]) -> None:
