@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,8 +24,6 @@ from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy._digest import array_digest, length_prefixed
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Ledger, LedgerError, Record
-
-logger = logging.getLogger(__name__)
 
 OPEN, CONFIG, PHASE, REWIND, CLOSE = "OPEN", "CONFIG", "PHASE", "REWIND", "CLOSE"
 CHARGE, RELEASE, COMMIT = "CHARGE", "RELEASE", "COMMIT"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,8 +21,6 @@ from dp_fedmed.federation.secrets import LEDGER_KEY_FILE, NOISE_KEYS, SECRET_FOL
 from dp_fedmed.privacy.keys import TEMPORARY, MacKey
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.noise import NoiseKey
-
-logger = logging.getLogger(__name__)
 
 SCHEMA = 1
 LEDGER_FILE = Path("private") / "ledger.jsonl"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#6E6E6E"
 
 
 def plot_metrics(rows: Sequence[dict[str, Any]], metric: str, title: str, path: Path) -> None:
-    """The validation metric and the losses by round, with the chosen model and its test result.
+    """The validation metric, the losses and ε by round, with the chosen model and its test result.
+
+    A panel without a curve is left out; without any there is no picture.
 
     Args:
         rows: the lines of a run's `metrics.jsonl`.
@@ -23,12 +25,23 @@ def plot_metrics(rows: Sequence[dict[str, Any]], metric: str, title: str, path: 
     from matplotlib.figure import Figure
 
     rounds = [row for row in rows if "round" in row]
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    final = [row for row in rows if row.get("final")]
+    panels: list[Callable[[Any], None]] = []
+    if any(metric in r.get("val", {}) or r.get("clients") for r in rounds):
+        panels.append(lambda axes: _metric_panel(axes, rounds, final, metric))
+    losses = _losses(rounds)
+    if losses:
+        panels.append(lambda axes: _curves(axes, losses, "loss"))
+    spent = _spent(rounds)
+    if spent:
+        panels.append(lambda axes: _curves(axes, spent, "ε spent"))
+    if not panels:
+        return
+    figure = Figure(figsize=(4.5 * len(panels), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
-    _metric_panel(left, rounds, [row for row in rows if row.get("final")], metric)
-    _loss_panel(right, rounds)
-    for axes in (left, right):
+    drawn = figure.subplots(1, len(panels), squeeze=False)[0]
+    for draw, axes in zip(panels, drawn, strict=True):
+        draw(axes)
         axes.set_xlabel("round")
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
@@ -64,14 +77,41 @@ def _metric_panel(
         axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
-def _loss_panel(axes: Any, rounds: list[dict[str, Any]]) -> None:
-    for name, colour, points in (
+Curve = tuple[str, str, list[tuple[int, float]]]
+
+
+def _losses(rounds: list[dict[str, Any]]) -> list[Curve]:
+    """(label, colour, points) of the losses that there are."""
+    return _known(
         ("training, at the clients", GREEN, [(r["round"], r.get("train_loss")) for r in rounds]),
         ("validation", BLUE, [(r["round"], r.get("val", {}).get("loss")) for r in rounds]),
-    ):
-        known = [point for point in points if point[1] is not None]
+    )
+
+
+def _spent(rounds: list[dict[str, Any]]) -> list[Curve]:
+    """The same of what each level has spent."""
+    return _known(
+        *(
+            (label, colour, [(r["round"], r.get("epsilon", {}).get(level)) for r in rounds])
+            for level, label, colour in (
+                ("sample", "one record", ORANGE),
+                ("user", "one client", GREEN),
+            )
+        )
+    )
+
+
+def _known(*curves: tuple[str, str, list[tuple[int, float | None]]]) -> list[Curve]:
+    found = []
+    for label, colour, points in curves:
+        known = [(at, value) for at, value in points if value is not None]
         if known:
-            axes.plot(*zip(*known, strict=True), color=colour, label=name)
-    axes.set_ylabel("loss")
-    if axes.lines:
-        axes.legend(frameon=False, fontsize=8)
+            found.append((label, colour, known))
+    return found
+
+
+def _curves(axes: Any, curves: list[Curve], what: str) -> None:
+    for label, colour, points in curves:
+        axes.plot(*zip(*points, strict=True), color=colour, label=label)
+    axes.set_ylabel(what)
+    axes.legend(frameon=False, fontsize=8)

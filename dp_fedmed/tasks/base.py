@@ -35,11 +35,6 @@ class Task(ABC):
         """The batch loss: the mean of the records' losses."""
         return self.record_losses(logits, targets).mean()
 
-    @property
-    def larger_is_better(self) -> bool:
-        """Which way `task.metric` improves."""
-        return self.config.metric != "loss"
-
 
 def make_task(config: TaskConfig) -> Task:
     """The task that the configuration names."""

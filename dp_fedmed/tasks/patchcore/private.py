@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from dp_fedmed.tasks.patchcore.dp_prototypes import DPPrototypes
 from dp_fedmed.tasks.patchcore.public_map import fit_public_map
 from dp_fedmed.tasks.patchcore.statistics import BOUND, PrivateStatistic, State
 
-Mechanism = Literal["dp_gaussian", "dp_prototypes"]
 DIMENSIONS: dict[str, int] = {"dp_gaussian": 64, "dp_prototypes": 32, "noisy_rows": 16}
 NUM_PROTOTYPES = 64
 # Never the seed of a run: these images are nobody's data.
