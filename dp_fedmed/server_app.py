@@ -97,7 +97,21 @@ class ServerRun:
         if self.store.start is not None:
             initial = self._go_on_from(self.store.start)
         strategy.arrays = initial
-        self.store.begin(self.guard.plan if self.guard is not None else None, self._data_digest)
+        try:
+            self.store.begin(self.guard.plan if self.guard is not None else None, self._data_digest)
+            self._train(grid, initial)
+            self._finish(strategy.arrays)
+        except OSError as error:
+            if error.errno not in STORAGE_ERRORS:
+                raise
+            return self._cannot_write(error)
+        self.result.seconds = time.perf_counter() - started
+        self.display.summary(config, self.result)
+        return self.result
+
+    def _train(self, grid: Grid, initial: ArrayRecord) -> None:
+        """Every round that is left, or as many as can be done; `result.stopped` says which."""
+        config, strategy = self.config, self.strategy
         try:
             with self.display:
                 strategy.start(
@@ -119,22 +133,11 @@ class ServerRun:
         except (KeyboardInterrupt, Interrupted):
             self.result.stopped = f"{INTERRUPTED} after round {self.result.rounds}"
             logger.error("%s", self.result.stopped)
-        except OSError as error:
-            if error.errno not in STORAGE_ERRORS:
-                raise
-            return self._cannot_write(error)
-        except Exception:
+        except OSError:
+            raise
+        except Exception:  # a bug, then: what was learnt so far is kept before it is shown
             self.directory.save_model(model_arrays.from_record(strategy.arrays))
             raise
-        try:
-            self._finish(strategy.arrays)
-        except OSError as error:
-            if error.errno not in STORAGE_ERRORS:
-                raise
-            return self._cannot_write(error)
-        self.result.seconds = time.perf_counter() - started
-        self.display.summary(config, self.result)
-        return self.result
 
     def _told(self) -> ConfigRecord:
         """What every client is told with every model."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dp_fedmed.federation.shared_events import from_entries, to_entries
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Head, Ledger, LedgerError
@@ -30,6 +31,13 @@ class RunSpending:
 
     clients: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     federation: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(len(ORDERS)))
+
+    def add(self, body: Mapping[str, Any]) -> None:
+        """Count one SPENT record in."""
+        if body["federation"] is not None:
+            self.federation = self.federation + _rdp(PrivacyEvent.from_json(body["federation"]))
+        for name, event in from_entries(body["clients"]).items():
+            self.clients[name] = self.clients.get(name, np.zeros(len(ORDERS))) + _rdp(event)
 
     @property
     def records(self) -> np.ndarray[Any, Any]:
@@ -55,6 +63,7 @@ class DataLedger:
         self.data_id, self.run = data_id, run
         self.ledger = open_data_ledger(path)
         self._seen: dict[int, str] = {}  # hashes of this run's own charges, by their number
+        self._runs: dict[str, RunSpending] = {}  # what each run spent on the same data
         self._read = 0
 
     def note(
@@ -74,7 +83,8 @@ class DataLedger:
             LedgerError: if the same run has already spent something else at this place: there are
                 two copies of its directory.
         """
-        known = self._charges().get(head.number)
+        self._catch_up()
+        known = self._seen.get(head.number)
         if known is not None:
             if known != head.mac:
                 raise LedgerError(
@@ -82,9 +92,6 @@ class DataLedger:
                     "directory was copied, and the copy has gone on; continue that one"
                 )
             return
-        shared: dict[PrivacyEvent, list[str]] = {}
-        for name, event in clients.items():
-            shared.setdefault(event, []).append(name)
         self.ledger.append(
             SPENT,
             {
@@ -93,7 +100,7 @@ class DataLedger:
                 "number": head.number,
                 "mac": head.mac,
                 "federation": None if federation is None else federation.to_json(),
-                "clients": [{"event": e.to_json(), "names": n} for e, n in shared.items()],
+                "clients": to_entries(clients),
             },
         )
 
@@ -103,26 +110,29 @@ class DataLedger:
         Raises:
             LedgerError: naming the run's ledger.
         """
-        for number, mac in self._charges().items():
+        self._catch_up()
+        for number, mac in self._seen.items():
             if not ledger.holds(Head(number, mac)):
                 raise LedgerError(
                     f"{ledger.path} lacks record {number}, which {self.ledger.path} has seen: the "
                     "run directory is an older copy; continue the newer one"
                 )
 
-    def _charges(self) -> dict[int, str]:
-        """Hashes of this run's charges by their numbers, up to date."""
+    def _catch_up(self) -> None:
+        """Take in what was added since the last look, by this run and by others."""
         self.ledger.refresh()
         for record in self.ledger.records[self._read :]:
-            if record.body.get("run") == self.run:
-                self._seen[record.body["number"]] = record.body["mac"]
+            body = record.body
+            if body.get("run") == self.run:
+                self._seen[body["number"]] = body["mac"]
+            if body.get("data") == self.data_id:
+                self._runs.setdefault(body["run"], RunSpending()).add(body)
         self._read = len(self.ledger.records)
-        return self._seen
 
     def totals(self, *, delta_record: float, delta_client: float) -> dict[str, Any]:
         """ε of everything that all runs spent on this data, for a report."""
-        self.ledger.refresh()
-        runs = spending_by_run(self.ledger, self.data_id)
+        self._catch_up()
+        runs = self._runs
         records = sum((run.records for run in runs.values()), np.zeros(len(ORDERS)))
         federation = sum((run.federation for run in runs.values()), np.zeros(len(ORDERS)))
         return {
@@ -158,23 +168,6 @@ def open_data_ledger(path: Path) -> Ledger:
         return Ledger(path, MacKey.load(key_file))
     except (ValueError, PermissionError) as error:
         raise LedgerError(str(error)) from None
-
-
-def spending_by_run(ledger: Ledger, data_id: str) -> dict[str, RunSpending]:
-    """What each run spent on some data."""
-    runs: dict[str, RunSpending] = {}
-    for record in ledger.records:
-        body = record.body
-        if body.get("data") != data_id:
-            continue
-        run = runs.setdefault(body["run"], RunSpending())
-        if body["federation"] is not None:
-            run.federation = run.federation + _rdp(PrivacyEvent.from_json(body["federation"]))
-        for entry in body["clients"]:
-            spent = _rdp(PrivacyEvent.from_json(entry["event"]))
-            for name in entry["names"]:
-                run.clients[name] = run.clients.get(name, np.zeros(len(ORDERS))) + spent
-    return runs
 
 
 def _rdp(event: PrivacyEvent) -> np.ndarray[Any, Any]:

@@ -20,6 +20,7 @@ from safetensors.numpy import load, save
 
 from dp_fedmed.federation.data_ledger import DataLedger
 from dp_fedmed.federation.durable import reach, sweep, write_file
+from dp_fedmed.federation.shared_events import from_entries, to_entries
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy._digest import array_digest, length_prefixed
 from dp_fedmed.privacy.keys import MacKey
@@ -62,17 +63,14 @@ class Charge:
         return self.phase, self.server_round, self.digest
 
     def body(self) -> dict[str, Any]:
-        """As it stands in the ledger; clients with one event share an entry."""
-        shared: dict[PrivacyEvent, list[str]] = {}
-        for name, event in self.clients.items():
-            shared.setdefault(event, []).append(name)
+        """As it stands in the ledger."""
         return {
             "phase": self.phase,
             "round": self.server_round,
             "digest": self.digest,
             "cohort": list(self.cohort),
             "federation": None if self.federation is None else self.federation.to_json(),
-            "clients": [{"event": e.to_json(), "names": names} for e, names in shared.items()],
+            "clients": to_entries(self.clients),
             "again": self.again,
         }
 
@@ -81,17 +79,13 @@ class Charge:
         """Read a CHARGE record back."""
         body = record.body
         federation = body["federation"]
-        clients = {}
-        for entry in body["clients"]:
-            event = PrivacyEvent.from_json(entry["event"])
-            clients.update(dict.fromkeys(entry["names"], event))
         return cls(
             phase=body["phase"],
             server_round=body["round"],
             digest=body["digest"],
             cohort=list(body["cohort"]),
             federation=None if federation is None else PrivacyEvent.from_json(federation),
-            clients=clients,
+            clients=from_entries(body["clients"]),
             again=body["again"],
             number=record.number,
         )
@@ -128,13 +122,14 @@ class Journal:
         self.ledger, self.folder, self.phase = ledger, folder, phase
         self._key, self._data_ledger = key, data_ledger
         self.charges: list[Charge] = []
+        self._by_round: dict[RoundKey, list[Charge]] = {}
         #: What every client counts with in public, by phase, where who took part is secret.
         self.worst_case: dict[int, Mapping[str, PrivacyEvent]] = {}
         self._released: dict[int, Record] = {}
         self._committed = -1
         for record in ledger.records:
             if record.kind == CHARGE:
-                self.charges.append(Charge.from_record(record))
+                self._add(Charge.from_record(record))
             elif record.kind == RELEASE:
                 self._released[record.body["charge"]] = record
             elif record.kind == COMMIT:
@@ -143,12 +138,15 @@ class Journal:
 
     def find(self, server_round: int, digest: str) -> Charge | None:
         """The charge of this very round, if it was made before: it need not be paid for again."""
-        key = (self.phase, server_round, digest)
-        for charge in self.charges:
-            if charge.key == key and not charge.again:
+        for charge in self._by_round.get((self.phase, server_round, digest), ()):
+            if not charge.again:
                 self.current = charge
                 return charge
         return None
+
+    def _add(self, charge: Charge) -> None:
+        self.charges.append(charge)
+        self._by_round.setdefault(charge.key, []).append(charge)
 
     def charge(self, charge: Charge) -> Charge:
         """Write a charge down, on disk before this returns."""
@@ -157,7 +155,7 @@ class Journal:
         written = replace(charge, number=record.number)
         self._share(written)
         reach("charge:after")
-        self.charges.append(written)
+        self._add(written)
         if not charge.again:
             self.current = written
         return written
@@ -183,8 +181,8 @@ class Journal:
 
     def client_charges(self, name: str) -> int:
         """How often the current round was charged to a client's records."""
-        key = self.current.key if self.current is not None else None
-        own = [c.clients[name].count for c in self.charges if c.key == key and name in c.clients]
+        tries = self._by_round.get(self.current.key, ()) if self.current is not None else ()
+        own = [charge.clients[name].count for charge in tries if name in charge.clients]
         return sum(own) // own[0] if own else 0
 
     def stored(self) -> StoredRelease | None:
@@ -258,8 +256,8 @@ class Journal:
 
     def forget_releases(self, oldest: int) -> None:
         """Delete releases that no kept checkpoint can come to again: those up to the oldest."""
-        rounds = {charge.number: charge.server_round for charge in self.charges}
-        sweep(file for file, number in self._files() if rounds.get(number, oldest + 1) <= oldest)
+        records = self.ledger.records
+        sweep(f for f, number in self._files() if records[number].body["round"] <= oldest)
 
     def _files(self) -> list[tuple[Path, int]]:
         """Release files, with the numbers of their charges."""

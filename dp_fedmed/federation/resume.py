@@ -246,7 +246,7 @@ class _Resumption:
                     f"{self.ledger.path} is shorter than {file} says it was, or another run's: "
                     "restore it"
                 )
-        self._clear_uncommitted(checkpoints)
+        self.uncommitted = self._uncommitted(checkpoints)
         for file in client_ledgers(self.path):
             Ledger(file, self.mac_key.derive("client", file.stem))
 
@@ -255,29 +255,30 @@ class _Resumption:
         named = self.selector.removeprefix("round:")
         return int(named) if named.isdecimal() else None
 
-    def _clear_uncommitted(self, checkpoints: CheckpointStore) -> None:
-        """Remove the checkpoint of the round that a crash hit: it is made again, the same.
+    def _uncommitted(self, checkpoints: CheckpointStore) -> list[int]:
+        """The checkpoint of the round that a crash hit, if any: it is made again, the same.
 
-        A crash leaves one at most, and its release is still there. Anything else would mean that
-        COMMITs are missing from the ledger.
+        A crash leaves one at most, after the last that is committed, and its release is still
+        there. Anything else would mean that COMMITs are missing from the ledger.
         """
-        left = [r for r in checkpoints.rounds() if r not in self.history.committed]
-        for server_round in list(left):
+        left = []
+        for server_round in checkpoints.rounds():
+            if server_round in self.history.committed:
+                continue
             number = self.history.abandoned.get((server_round, checkpoints.digest(server_round)))
-            if number is not None:
+            if number is None:
+                left.append(server_round)
+            else:  # a crash kept it from being set aside
                 checkpoints.set_aside(server_round, number)
-                left.remove(server_round)
-        needs_release = self.config.privacy.style.protects_clients and left and left[0] > 0
-        released = any((self.path / RELEASES).glob("charge_*.safetensors"))
-        if len(left) > 1 or any(r < self.history.round for r in left):
-            released = False
-            needs_release = True
-        if needs_release and not released:
+        plausible = len(left) <= 1 and all(r > self.history.round for r in left)
+        if left and left[-1] > 0 and self.config.privacy.style.protects_clients:
+            plausible &= any((self.path / RELEASES).glob("charge_*.safetensors"))
+        if not plausible:
             raise LedgerError(
                 f"{self.ledger.path} has no COMMIT of round {left[-1]}, though its checkpoint is "
                 "there: restore the ledger"
             )
-        self.uncommitted = left
+        return left
 
     def _needs_phase(self, before: Config, differences: dict[str, tuple[Any, Any]]) -> bool:
         """Whether a new phase begins; refuse changes that need one which nobody declared."""
@@ -336,7 +337,7 @@ class _Resumption:
                 f"{file} is missing, so no round can be repeated exactly: restore it, or "
                 f"{NEW_PHASE}"
             ) from None
-        except (ValueError, PermissionError, OSError) as error:
+        except (ValueError, OSError) as error:
             raise LedgerError(f"{error}; {NEW_PHASE}") from None
 
     def _wanted(self) -> int:
