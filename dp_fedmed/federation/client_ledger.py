@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +14,8 @@ from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Ledger
 
 CHARGE, ANSWER = "CHARGE", "ANSWER"
+
+RoundKey = tuple[str, int, int, str]
 
 
 class BudgetRefused(RuntimeError):
@@ -63,9 +66,10 @@ class Asked:
     digest: str
     data: str
 
-    def is_same(self, row: dict[str, Any]) -> bool:
-        """Whether a row of the ledger is about this very round."""
-        return all(row[k] == getattr(self, k) for k in ("run", "phase", "server_round", "digest"))
+    @property
+    def key(self) -> RoundKey:
+        """What makes two questions the same round."""
+        return self.run, self.phase, self.server_round, self.digest
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,15 @@ class Budget:
     epsilon: float | None
     delta: float
     method: Method
+
+
+@dataclass
+class _Run:
+    """What this client did in one run: kept up to date, so that a round costs no search."""
+
+    ledger: int = -1  # the furthest that the server's ledger was seen
+    data: dict[int, str] = field(default_factory=dict)  # digest of the records, by phase
+    spent: History = field(default_factory=History)
 
 
 class ClientLedger:
@@ -90,6 +103,10 @@ class ClientLedger:
     def __init__(self, folder: Path, name: str, key: MacKey, *, durable: bool) -> None:
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         self.ledger = Ledger(folder / f"{name}.jsonl", key, durable=durable)
+        self._runs: dict[str, _Run] = {}
+        self._paid: Counter[RoundKey] = Counter()
+        self._answers: dict[RoundKey, set[str]] = {}
+        self._read = 0
 
     def charge(self, asked: Asked, plan: RecordPlan, budget: Budget) -> None:
         """Write down a round before it is trained; a round that is repeated is written once.
@@ -101,18 +118,19 @@ class ClientLedger:
                 run's earlier rounds.
         """
         self.ledger.refresh()
-        if any(asked.is_same(row) for row in self._rows(CHARGE)):
+        self._catch_up()
+        if self._paid[asked.key]:
             return
-        for row in self._rows(CHARGE, asked.run):
-            if row["ledger"] >= asked.ledger:
-                raise ServerRefused(
-                    f"the server's ledger went back: it is at record {asked.ledger}, and was at "
-                    f"{row['ledger']} when it asked before"
-                )
-            if row["phase"] == asked.phase and row["data"] != asked.data:
-                raise ServerRefused(
-                    "this client's records have changed since the run began: begin a new phase"
-                )
+        run = self._runs.get(asked.run, _Run())
+        if run.ledger >= asked.ledger:
+            raise ServerRefused(
+                f"the server's ledger went back: it is at record {asked.ledger}, and was at "
+                f"{run.ledger} when it asked before"
+            )
+        if run.data.get(asked.phase, asked.data) != asked.data:
+            raise ServerRefused(
+                "this client's records have changed since the run began: begin a new phase"
+            )
         self._pay(asked, plan, budget)
 
     def answer(self, asked: Asked, plan: RecordPlan, budget: Budget, reply: str) -> int:
@@ -127,13 +145,13 @@ class ClientLedger:
             budget: this client's own.
             reply: keyed digest of the answer.
         """
-        before = [row["reply"] for row in self._rows(ANSWER) if asked.is_same(row)]
+        before = self._answers.get(asked.key, set())
         if reply not in before:
-            paid = sum(1 for row in self._rows(CHARGE) if asked.is_same(row))
-            if paid <= len(before):
+            if self._paid[asked.key] <= len(before):
                 self._pay(asked, plan, budget)
             self.ledger.append(ANSWER, {**asdict(asked), "reply": reply})
-        return sum(1 for row in self._rows(CHARGE) if asked.is_same(row))
+            self._catch_up()
+        return self._paid[asked.key]
 
     def _pay(self, asked: Asked, plan: RecordPlan, budget: Budget) -> None:
         row = {
@@ -143,19 +161,31 @@ class ClientLedger:
             "steps": plan.steps,
         }
         if budget.epsilon is not None:
-            events = [_event(r) for r in [*self._rows(CHARGE, asked.run), row]]
-            spent = History(events).epsilon(delta=budget.delta, method=budget.method)
+            before = self._runs.get(asked.run, _Run()).spent
+            after = before.plus(History([_event(row)]))
+            spent = after.epsilon(delta=budget.delta, method=budget.method)
             if spent > budget.epsilon * (1 + 1e-9):
                 raise BudgetRefused(f"round {asked.server_round} would exceed this client's budget")
         self.ledger.append(CHARGE, row)
+        self._catch_up()
 
-    def _rows(self, kind: str, run: str | None = None) -> Iterable[dict[str, Any]]:
-        for record in self.ledger.records:
-            if record.kind == kind and (run is None or record.body["run"] == run):
-                yield dict(record.body)
+    def _catch_up(self) -> None:
+        """Take in the records that were added since the last look, by whichever process."""
+        for record in self.ledger.records[self._read :]:
+            row = record.body
+            key = (row["run"], row["phase"], row["server_round"], row["digest"])
+            if record.kind == ANSWER:
+                self._answers.setdefault(key, set()).add(row["reply"])
+                continue
+            run = self._runs.setdefault(row["run"], _Run())
+            run.ledger = max(run.ledger, row["ledger"])
+            run.data.setdefault(row["phase"], row["data"])
+            run.spent.add(_event(row))
+            self._paid[key] += 1
+        self._read = len(self.ledger.records)
 
 
-def _event(row: dict[str, Any]) -> PrivacyEvent:
+def _event(row: Mapping[str, Any]) -> PrivacyEvent:
     return PrivacyEvent.poisson(
         unit="record",
         noise_multiplier=row["noise_multiplier"],
