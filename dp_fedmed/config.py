@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.config_checks import METRICS, RESUME, cohort_size, validate
+from dp_fedmed.config_checks import METRICS, cohort_size, validate
 from dp_fedmed.config_schema import (
     AccountantName,
     AnomalyConfig,
@@ -92,8 +92,6 @@ __all__ = [
     "get",
     "leaf_keys",
     "register",
-    "resume_words",
-    "resumed",
     "root_message",
     "tree_keys",
     "validate",
@@ -130,11 +128,11 @@ def register() -> None:
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
-    ConfigStore.instance().store(name="base_config", node=_schema())
+    ConfigStore.instance().store(name="base_config", node=schema())
     OmegaConf.register_new_resolver("runs_dir", default_runs_dir, replace=True)
 
 
-def _schema() -> DictConfig:
+def schema() -> DictConfig:
     """The typed tree as a writable node (OmegaConf makes frozen dataclasses read-only)."""
     from omegaconf import DictConfig, OmegaConf
 
@@ -160,8 +158,10 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
 
+    from dp_fedmed.config_resume import resumed, stored_groups
+
     register()
-    checked = [*_stored_groups(overrides), *check_overrides(overrides)]
+    checked = [*stored_groups(overrides), *check_overrides(overrides)]
     try:
         with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
             tree = hydra_compose("config", overrides=checked)
@@ -180,7 +180,7 @@ def from_dictconfig(tree: DictConfig) -> Config:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        config = OmegaConf.to_object(OmegaConf.merge(_schema(), tree))
+        config = OmegaConf.to_object(OmegaConf.merge(schema(), tree))
     except OmegaConfBaseException as error:
         raise ConfigError(root_message(error)) from error
     if not isinstance(config, Config):
@@ -205,14 +205,16 @@ def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:
     >>> from_run_config({"task": "digits", "overrides": "seed=7 federation.num_rounds=3"}).seed
     7
     """
+    from dp_fedmed.config_resume import quoted, resume_words
+
     try:
         further = shlex.split(str(run_config.get("overrides", "")))
     except ValueError as error:
         raise ConfigError(f"run-config key 'overrides' cannot be split: {error}") from error
     if run_config.get("resume"):
-        further.append(f"resume={_quoted(str(run_config['resume']))}")
+        further.append(f"resume={quoted(str(run_config['resume']))}")
     if run_config.get("run-dir"):
-        further.append(f"run_dir={_quoted(str(run_config['run-dir']))}")
+        further.append(f"run_dir={quoted(str(run_config['run-dir']))}")
     further = resume_words(further)
     resumes = any(word.startswith("resume=") for word in further)
     chosen = [
@@ -227,140 +229,6 @@ def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:
         runs = Path.home() / "dp_fedmed" / "checkpoints"
         chosen.append(f"run_dir={runs}/flower_{run_id}_${{task.name}}_${{privacy.style}}")
     return compose([*chosen, *further])
-
-
-def resume_words(words: Sequence[str]) -> list[str]:
-    """`resume=RUN_DIR` as what it means: that run directory, from its last checkpoint.
-
-    >>> resume_words(["resume=last", "run_dir=/runs/a"])
-    ['resume=last', 'run_dir=/runs/a']
-    """
-    meant = []
-    for word in words:
-        value = word.removeprefix("resume=").strip("'\"")
-        if not word.startswith("resume=") or RESUME.fullmatch(value):
-            meant.append(word)
-            continue
-        path = Path(value).expanduser()
-        if not path.is_dir():
-            raise ConfigError(
-                f"resume={value} is neither last, best or round:3 nor a run directory: for example "
-                f"resume={Path(default_runs_dir()) / 'my_run'}"
-            )
-        meant += [f"run_dir={_quoted(str(path.resolve()))}", "resume=last"]
-    given = {word.split("=")[0] for word in meant}
-    if "resume" in given and "run_dir" not in given:
-        raise ConfigError("resume=… needs to know which run: give run_dir=/absolute/path with it")
-    return meant
-
-
-def resumed(tree: DictConfig, overrides: Sequence[str]) -> Config:
-    """The settings of the run at `run_dir`, changed by these overrides only.
-
-    Args:
-        tree: what Hydra composed from the overrides; its untouched values are not used.
-        overrides: Hydra's words as the user gave them.
-
-    Raises:
-        ConfigError: if there is no run at `run_dir`.
-    """
-    from omegaconf import OmegaConf
-    from yaml import YAMLError
-
-    file = Path(str(tree.run_dir)) / "config.yaml"
-    if not file.is_file():
-        raise ConfigError(f"run_dir={tree.run_dir} holds no run to resume: {file} is missing")
-    try:
-        stored = from_yaml(_settings_in_ledger(file.parent) or file.read_text(encoding="utf-8"))
-    except (ValueError, YAMLError) as error:
-        raise ConfigError(f"{file} cannot be read, restore it: {error}") from error
-    merged = OmegaConf.merge(_schema(), OmegaConf.create(stored.to_yaml()))
-    for key in _touched(overrides, stored):
-        OmegaConf.update(merged, key, OmegaConf.select(tree, key), merge=False)
-    merged.run_dir = str(tree.run_dir)
-    config = from_dictconfig(merged)  # type: ignore[arg-type]
-    from dp_fedmed.federation.settings import changed, refuse_other_run
-
-    refuse_other_run(changed(stored, config))
-    return config
-
-
-def _stored_groups(overrides: Sequence[str]) -> list[str]:
-    """The task and the style of the run that is resumed, for groups to be composed with."""
-    given = dict(word.split("=", 1) for word in overrides if "=" in word)
-    if "resume" not in given or "run_dir" not in given:
-        return []
-    import yaml
-
-    folder = Path(given["run_dir"].strip("'\""))
-    try:
-        content = yaml.safe_load(
-            _settings_in_ledger(folder) or (folder / "config.yaml").read_text()
-        )
-        stored = {"task": content["task"]["name"], "privacy": content["privacy"]["style"]}
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
-        return []  # what is wrong is said when the run is opened
-    return [
-        f"{group}={name}"
-        for group, name in stored.items()
-        if group not in given and (conf_dir() / group / f"{name}.yaml").is_file()
-    ]
-
-
-def _settings_in_ledger(run_dir: Path) -> str | None:
-    """The settings that a run's ledger holds: a crash may have come before `config.yaml` had them.
-
-    They are not trusted here: the server checks the ledger before it goes on.
-    """
-    import json
-
-    try:
-        lines = (run_dir / "private" / "ledger.jsonl").read_bytes().splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        if b'"config":"' in line:
-            try:
-                return str(json.loads(line)["body"]["config"])
-            except (ValueError, KeyError, TypeError):
-                return None
-    return None
-
-
-def _touched(overrides: Sequence[str], stored: Config) -> list[str]:
-    """The keys that overrides set: their own, or those of group choices that are new."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from omegaconf import OmegaConf
-
-    keys: list[str] = []
-    for text in overrides:
-        override = OverridesParser.create().parse_override(text)
-        key = override.key_or_group
-        if override.is_delete():
-            raise ConfigError(f"{text} deletes a setting: give it another value instead")
-        known = {"task": stored.task.name, "privacy": str(stored.privacy.style)}
-        if known.get(key) == str(override.value()):
-            continue  # what the run has anyway
-        if key not in GROUPS:
-            keys += [] if key.startswith("hydra") else [key]
-            continue
-        file = conf_dir() / key / f"{override.value()}.yaml"
-        if not file.is_file():
-            continue  # a group folder of the user's own: its keys cannot be told apart
-        content = OmegaConf.load(file)
-        is_global = file.read_text(encoding="utf-8").startswith("# @package _global_")
-        prefix = "" if is_global else f"{key}."
-        keys += [
-            leaf
-            for leaf in leaf_keys()
-            if leaf.startswith(prefix)
-            and OmegaConf.select(content, leaf.removeprefix(prefix)) is not None
-        ]
-    return keys
-
-
-def _quoted(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def check_overrides(overrides: Sequence[str], *, own_groups: bool = False) -> list[str]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from dp_fedmed.config import Config, ConfigError, EngineName
 
 if TYPE_CHECKING:
+    from dp_fedmed.federation.server_run import RunResult
     from dp_fedmed.reporting.display import Display
-    from dp_fedmed.server_app import RunResult
 
 logger = logging.getLogger(__name__)
 

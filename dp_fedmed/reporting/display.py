@@ -20,8 +20,8 @@ from rich.table import Table
 from dp_fedmed.config import Config, PrivacyStyle
 
 if TYPE_CHECKING:
+    from dp_fedmed.federation.server_run import RunResult
     from dp_fedmed.federation.strategy import RoundRecord
-    from dp_fedmed.server_app import RunResult
 
 logger = logging.getLogger(__name__)
 

@@ -23,9 +23,8 @@ from typing import Any
 
 import torch
 
-from dp_fedmed import server_app
 from dp_fedmed.config import compose
-from dp_fedmed.federation import durable
+from dp_fedmed.federation import durable, server_run
 from dp_fedmed.federation.checkpoint import folder_name
 from dp_fedmed.federation.engines import run_federation
 from dp_fedmed.federation.journal import CHARGE
@@ -217,8 +216,8 @@ def warm_up(path: Path, style: str) -> None:
 def main() -> None:
     folder, style, workers = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     torch.set_num_threads(1)
-    server_app.plot_metrics = lambda *_: None  # type: ignore[assignment]
-    server_app.ServerRun._describe_clients = lambda *_: None  # type: ignore[assignment, method-assign]
+    server_run.plot_metrics = lambda *_: None  # type: ignore[assignment]
+    server_run.ServerRun._describe_clients = lambda *_: None  # type: ignore[assignment, method-assign]
     warm_up(folder / "warm", style)
     case = Case(folder, style, workers)
     wrong = case.kill_at_every_point() + case.kill_twice()

@@ -12,10 +12,10 @@ import pytest
 from flwr.app import ConfigRecord
 from safetensors.numpy import load_file
 
-from dp_fedmed import client_app, server_app
+from dp_fedmed import client_app
 from dp_fedmed.config import Config, ConfigError, compose
 from dp_fedmed.data import DataSet, Records, load_data, partition
-from dp_fedmed.federation import durable
+from dp_fedmed.federation import durable, server_run
 from dp_fedmed.federation.engines import run_federation
 from dp_fedmed.federation.journal import CHARGE, COMMIT, RELEASE
 from dp_fedmed.federation.ledger_check import LedgerView
@@ -45,8 +45,8 @@ STYLES = ("none", "sample", "user", "hybrid")
 @pytest.fixture(autouse=True, scope="module")
 def without_pictures() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
-    patch.setattr(server_app, "plot_metrics", lambda *_: None)
-    patch.setattr(server_app.ServerRun, "_describe_clients", lambda *_: None)
+    patch.setattr(server_run, "plot_metrics", lambda *_: None)
+    patch.setattr(server_run.ServerRun, "_describe_clients", lambda *_: None)
     yield
     patch.undo()
 
@@ -214,7 +214,7 @@ def released_for(
     with monkeypatch.context() as patch:
         without_noise(patch)
         patch.setattr(StatisticStep, "step", public_step)
-        for module in (server_app, client_app):
+        for module in (server_run, client_app):
             patch.setattr(module, "load_data", lambda *_, **__: data)
         return releases(run_federation(config).run_dir)
 

@@ -18,20 +18,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from dp_fedmed import server_app
 from dp_fedmed.config import Config, ConfigError, compose
-from dp_fedmed.federation import durable
+from dp_fedmed.federation import durable, server_run
 from dp_fedmed.federation.checkpoint import CheckpointError
 from dp_fedmed.federation.durable import RunLock, RunLocked
 from dp_fedmed.federation.engines import run_federation
 from dp_fedmed.federation.journal import CHARGE, COMMIT, REWIND
 from dp_fedmed.federation.ledger_check import LedgerView
 from dp_fedmed.federation.resume import RunFinished, resume_run
+from dp_fedmed.federation.server_run import RunResult
 from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Ledger, LedgerError
 from dp_fedmed.reporting.display import LogDisplay
-from dp_fedmed.server_app import RunResult
 
 REFUSALS = (ConfigError, LedgerError, CheckpointError, RunLocked)
 SETTINGS = [
@@ -56,8 +55,8 @@ class Stopper(LogDisplay):
 @pytest.fixture(autouse=True, scope="module")
 def without_pictures() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
-    patch.setattr(server_app, "plot_metrics", lambda *_: None)
-    patch.setattr(server_app.ServerRun, "_describe_clients", lambda *_: None)
+    patch.setattr(server_run, "plot_metrics", lambda *_: None)
+    patch.setattr(server_run.ServerRun, "_describe_clients", lambda *_: None)
     yield
     patch.undo()
 
@@ -539,7 +538,7 @@ def test_the_best_of_every_kept_checkpoint_is_kept(
     path = tmp_path / "run"
     scores = iter([0.1, 0.5, 0.2, 0.2, 0.2, 0.9, 0.1, *[0.1] * 20])
     monkeypatch.setattr(
-        server_app.ServerRun, "_evaluate", lambda *_: {"balanced_accuracy": next(scores)}
+        server_run.ServerRun, "_evaluate", lambda *_: {"balanced_accuracy": next(scores)}
     )
     more = ["federation.num_rounds=9", "federation.client_evaluate_every=0", f"run_dir={path}"]
     run_federation(compose([*SETTINGS, *more]), Stopper(6))
@@ -603,10 +602,10 @@ def test_with_one_checkpoint_kept_a_lost_commit_loses_no_run(style: str, tmp_pat
             super().round(record)
 
     stores = []
-    original = server_app.RunStore.create
+    original = server_run.RunStore.create
     patch = pytest.MonkeyPatch()
     patch.setattr(
-        server_app.RunStore, "create", lambda config: stores.append(original(config)) or stores[-1]
+        server_run.RunStore, "create", lambda config: stores.append(original(config)) or stores[-1]
     )
     run_federation(compose(words), Watch(2))
     patch.undo()
@@ -798,7 +797,7 @@ def test_changed_data_are_noticed(
         return replace(data, train=replace(data.train, x=other))
 
     path = copy("sample")
-    monkeypatch.setattr(server_app, "load_data", changed)
+    monkeypatch.setattr(server_run, "load_data", changed)
     with pytest.raises(ConfigError, match=r"records of data\.name=breast_cancer have changed"):
         resume(path)
 

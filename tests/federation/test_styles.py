@@ -226,7 +226,7 @@ def test_the_last_model_is_kept_not_the_best(
 ) -> None:
     worse_and_worse = iter(range(100))
     monkeypatch.setattr(
-        "dp_fedmed.server_app.ServerRun._evaluate",
+        "dp_fedmed.federation.server_run.ServerRun._evaluate",
         lambda self, arrays, split: {"balanced_accuracy": 1.0 / (1 + next(worse_and_worse))},
     )
     assert run_federation(small("federation.num_rounds=3")).selected_round == 0

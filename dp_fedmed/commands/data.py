@@ -1,0 +1,39 @@
+"""`dp-fedmed data`: who would hold which records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+HELP = """\
+dp-fedmed data [overrides]: who would hold which records, as a table and a picture.
+Takes the same overrides as dp-fedmed run, for example
+  dp-fedmed data task=digits data.partition.name=dirichlet data.partition.alpha=0.1
+and writes partition.png into the folder where it is called.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Print and draw the partition that the overrides describe."""
+    if {"-h", "--help"} & set(arguments):
+        print(HELP, end="")
+        return 0
+    from rich.console import Console
+
+    from dp_fedmed.commands.run import with_absolute_data_path
+    from dp_fedmed.config import compose
+    from dp_fedmed.data import load_data, partition
+    from dp_fedmed.reporting.partition import partition_table, plot_partition
+
+    config = with_absolute_data_path(compose(arguments))
+    data = load_data(config.data, seed=config.seed)
+    parts = partition(
+        data,
+        config.data.partition,
+        num_clients=config.federation.num_clients,
+        seed=config.seed,
+    )
+    Console().print(partition_table(data, parts))
+    picture = Path.cwd() / "partition.png"
+    plot_partition(data, parts, picture)
+    print(f"Picture: {picture}")
+    return 0

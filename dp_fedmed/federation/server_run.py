@@ -1,0 +1,470 @@
+"""One run at the server, from the first plan to the tested final model."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp import Grid
+
+from dp_fedmed.config import Clipping, Config, ConfigError, PrivacyStyle, TaskKind
+from dp_fedmed.data import DataSet, load_data, partition
+from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointError
+from dp_fedmed.federation.client_level import ClientLevelMechanism
+from dp_fedmed.federation.exchange import EngineLost, Interrupted
+from dp_fedmed.federation.nodes import Node
+from dp_fedmed.federation.privacy_guard import BudgetSpent, PrivacyGuard
+from dp_fedmed.federation.privacy_plan import PrivacyPlan, Spent, make_plan
+from dp_fedmed.federation.privacy_report import checkpoint_section, no_privacy, privacy_report
+from dp_fedmed.federation.resume import resume_run
+from dp_fedmed.federation.run_directory import REPORT_FILE
+from dp_fedmed.federation.run_store import RunStore
+from dp_fedmed.federation.sampling import Sampler, make_sampler
+from dp_fedmed.federation.secrets import RoundSecrets, round_digest
+from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients
+from dp_fedmed.learning import make_learner
+from dp_fedmed.reporting.display import Display
+from dp_fedmed.reporting.plots import plot_metrics
+
+logger = logging.getLogger(__name__)
+
+COMPLETED, INTERRUPTED, BUDGET = "completed", "interrupted", "budget"
+PARTITION_PICTURE = "partition.png"
+STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES}
+
+
+@dataclass
+class RunResult:
+    """How a run ended."""
+
+    run_dir: Path
+    stopped: str = COMPLETED
+    rounds: int = 0
+    selected_round: int = 0
+    val: dict[str, float] = field(default_factory=dict)
+    test: dict[str, float] = field(default_factory=dict)
+    clients: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class ServerRun:
+    """One run at the server: data, network, strategy, and the run directory."""
+
+    def __init__(self, config: Config, display: Display, stop: threading.Event | None) -> None:
+        self.display, self.stop = display, stop
+        self.data = load_data(config.data, seed=config.seed)
+        _refuse_other_kind(config, self.data)
+        self.store = RunStore.create(config) if config.resume is None else resume_run(config)
+        self.config = self.store.config
+        self.directory = self.store.directory
+        self.private = config.privacy.style is not PrivacyStyle.none
+        self.result = RunResult(run_dir=self.directory.path)
+        self.guard: PrivacyGuard | None = None
+        self.mechanism: ClientLevelMechanism | None = None
+        self._best: ArrayRecord | None = None
+        self._validated = -1
+        self._refuse_other_data()
+
+    def run(self, grid: Grid, nodes: dict[str, Node]) -> RunResult:
+        """Train, then choose, test and save the final model; a stopped run keeps its last one."""
+        started = time.perf_counter()
+        config = self.config
+        pictured = (self.directory.path / PARTITION_PICTURE).exists()
+        if not pictured and all(node.simulated for node in nodes.values()):
+            self._describe_clients(len(nodes))
+        self.learner = make_learner(config, self.data)
+        strategy = self.strategy = self._make_strategy(nodes)
+        initial = model_arrays.to_record(self.learner.initial())
+        if self.store.start is not None:
+            initial = self._go_on_from(self.store.start)
+        strategy.arrays = initial
+        try:
+            self.store.begin(self.guard.plan if self.guard is not None else None, self._data_digest)
+            self._train(grid, initial)
+            self._finish(strategy.arrays)
+        except OSError as error:
+            if error.errno not in STORAGE_ERRORS:
+                raise
+            return self._cannot_write(error)
+        self.result.seconds = time.perf_counter() - started
+        self.display.summary(config, self.result)
+        return self.result
+
+    def _train(self, grid: Grid, initial: ArrayRecord) -> None:
+        """Every round that is left, or as many as can be done; `result.stopped` says which."""
+        config, strategy = self.config, self.strategy
+        try:
+            with self.display:
+                strategy.start(
+                    grid,
+                    initial,
+                    num_rounds=config.federation.num_rounds,
+                    timeout=config.federation.round_timeout,
+                    train_config=self._told(),
+                    evaluate_config=self._told(),
+                    evaluate_fn=self._validate,
+                    after_round=None if self.store.start is None else self.result.rounds,
+                )
+        except (TooFewClients, EngineLost) as error:
+            self.result.stopped = str(error)
+            logger.error("%s", error)
+        except BudgetSpent as error:
+            self.result.stopped = str(error)
+            logger.info("%s", error)
+        except (KeyboardInterrupt, Interrupted):
+            self.result.stopped = f"{INTERRUPTED} after round {self.result.rounds}"
+            logger.error("%s", self.result.stopped)
+        except OSError:
+            raise
+        except Exception:  # a bug, then: what was learnt so far is kept before it is shown
+            self.directory.save_model(model_arrays.from_record(strategy.arrays))
+            raise
+
+    def _told(self) -> ConfigRecord:
+        """What every client is told with every model."""
+        return ConfigRecord(
+            {
+                "input_shape": list(self.data.input_shape),
+                "num_classes": self.data.num_classes,
+                "run": self.store.run,
+                "streams": self.store.stream_name,
+                "phase": self.store.phase,
+                "style": str(self.config.privacy.style),
+                **self.learner.told(),
+            }
+        )
+
+    def _go_on_from(self, checkpoint: Checkpoint) -> ArrayRecord:
+        """Restore what a checkpoint holds, and return its model.
+
+        Raises:
+            CheckpointError: if it is another model's.
+        """
+        record = model_arrays.to_record(checkpoint.model)
+        try:
+            # In the model's own order, which digests depend on and safetensors does not keep.
+            model = model_arrays.checked(record, self.learner.initial())
+        except model_arrays.ArrayError as error:
+            raise CheckpointError(
+                f"{self.directory.path / 'last'} does not fit the model of the settings: {error}"
+            ) from None
+        details = checkpoint.details
+        self.strategy.optimizer.restore(checkpoint.moments)
+        adapts = self.config.privacy.user.clipping is Clipping.adaptive
+        same_phase = details["privacy"].get("phase") == self.store.phase
+        if self.mechanism is not None and adapts and same_phase:
+            self.mechanism.clip_norm = float(details["clip_norm"])
+        self.result.rounds = checkpoint.server_round
+        best = details.get("best")
+        if best is not None:
+            number = int(best["round"])
+            self.result.val, self.result.selected_round = best["metrics"], number
+            if number != checkpoint.server_round:
+                checkpoint = self.store.checkpoints.read(number, self.store.committed[number])
+            self._best = model_arrays.to_record(checkpoint.model)
+        logger.info("goes on after round %d", self.result.rounds)
+        return model_arrays.to_record(model)
+
+    def _cannot_write(self, error: OSError) -> RunResult:
+        """A full or failing disk: stop, and leave everything that was durable as it is."""
+        self.result.stopped = (
+            f"{self.directory.path} cannot be written ({error.strerror or error}); what was "
+            f"committed is intact: make room, then dp-fedmed resume {self.directory.path}"
+        )
+        logger.error("%s", self.result.stopped)
+        self.display.summary(self.config, self.result)
+        return self.result
+
+    def _make_strategy(self, nodes: dict[str, Node]) -> DPStrategy:
+        """The strategy of the configured style, with its budget, mechanism and secret streams."""
+        sampler = make_sampler(self.config.federation)
+        plan = None
+        if self.private:
+            plan = self._spend_on(nodes, sampler)
+            self.mechanism = self.learner.mechanism(plan, sampler)
+            advice = self.learner.advice(plan, sampler)
+            if advice is not None:
+                logger.warning("%s", advice)
+                self.display.note(advice)
+        return DPStrategy(
+            self.config.federation,
+            nodes={name: node.node_id for name, node in nodes.items()},
+            sampler=sampler,
+            seed=self.config.seed,
+            on_round=self._on_round,
+            guard=self.guard,
+            mechanism=self.mechanism,
+            step=self.learner.step(plan, sampler),
+            secrets=self._secrets if self.private else None,
+            stop=self.stop,
+        )
+
+    def _spend_on(self, nodes: dict[str, Node], sampler: Sampler) -> PrivacyPlan:
+        """Plan what is spent, and set up its guard."""
+        records = {name: node.records or 0 for name, node in nodes.items()}
+        if self.store.has_phase and self.store.plan is not None:
+            plan = self.store.plan
+            _refuse_other_sizes(plan, records)
+        else:
+            plan = self._begin_phase(records, sampler)
+        store = self.store
+        past = {number: old for number, old in store.past.items() if number != store.phase}
+        self.guard = PrivacyGuard(self.config, plan, store.journal, past)
+        return plan
+
+    def _begin_phase(self, records: dict[str, int], sampler: Sampler) -> PrivacyPlan:
+        """Plan a new phase on top of what earlier ones have spent."""
+        if self.config.privacy.style.protects_records:
+            self.config = self.learner.settled(self.config)
+        spent, store = Spent(), self.store
+        if store.past:
+            last = max(store.past)
+            plan = store.past[last]
+            earlier = PrivacyGuard(self.config, plan, store.journal, store.past, phase=last)
+            spent = earlier.spent(store.start.server_round if store.start is not None else 0)
+        plan = make_plan(
+            self.config,
+            records=records,
+            sampler=sampler,
+            is_private=self.config.privacy.noise_seed is None,
+            spent=spent,
+        )
+        self._refuse_phase(plan)
+        store.config = self.config
+        if store.past:
+            logger.info("phase %d begins: its cost is added to what was spent", store.phase)
+        return plan
+
+    def _refuse_phase(self, plan: PrivacyPlan) -> None:
+        """A phase that cannot be composed with earlier ones, or in which nobody may train."""
+        if plan.clients and all(own.participations == 0 for own in plan.clients.values()):
+            raise ConfigError(
+                f"federation.max_participations={self.config.federation.max_participations} is "
+                "used up by every client: give a larger one with new_phase=true"
+            )
+        for earlier in self.store.past.values():
+            old, new = earlier.user_event, plan.user_event
+            if old is not None and new is not None and old.adjacency != new.adjacency:
+                raise ConfigError(
+                    f"federation.sampler={self.config.federation.sampler} states its guarantee for "
+                    f"{new.adjacency} neighbours, the rounds so far for {old.adjacency}: the two "
+                    "do not compose; leave the sampler as it was"
+                )
+
+    def _secrets(self, server_round: int, model: model_arrays.State) -> RoundSecrets:
+        """The server's streams of a round."""
+        key = self.store.key
+        if key is None:
+            raise ValueError("privacy.style=none has no secret streams")
+        in_force: dict[str, float | str] = {"num_clients": self.config.federation.num_clients}
+        if self.mechanism is not None:
+            in_force |= self.mechanism.in_force
+        if self.config.privacy.style.protects_records:
+            in_force["grad_mode"] = str(self.config.privacy.sample.grad_mode)
+        digest = round_digest(list(model.values()), self.config, in_force)
+        name, phase = self.store.stream_name, self.store.phase
+        return RoundSecrets(key, name, server_round, digest, phase=phase)
+
+    @functools.cached_property
+    def _data_digest(self) -> str:
+        return self.store.data_digest(self.data)
+
+    def _refuse_other_data(self) -> None:
+        """Going on with other data would be another guarantee."""
+        if self.store.data is not None and self.store.data != self._data_digest:
+            self.store.lock.release()
+            raise ConfigError(
+                f"the records of data.name={self.config.data.name} have changed since the run "
+                "began: restore them, or start a new run (a shared data_ledger adds up what both "
+                "spend)"
+            )
+
+    def _describe_clients(self, num_clients: int) -> None:
+        """Who has what, as a picture: only a simulation knows."""
+        from dp_fedmed.reporting.partition import plot_partition
+
+        parts = partition(
+            self.data, self.config.data.partition, num_clients=num_clients, seed=self.config.seed
+        )
+        plot_partition(self.data, parts, self.directory.path / PARTITION_PICTURE)
+
+    def _validate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Validation metrics of a round's model; in style `none` they choose the final model."""
+        metrics = self._evaluate(arrays, "val")
+        self._validated = server_round
+        if self.private:  # choosing the best would be one more release: the last is kept
+            self.result.val, self.result.selected_round = metrics, server_round
+            return MetricRecord(dict(metrics)) if metrics else None
+        wanted = metrics.get(self.config.task.metric)
+        held = self.result.val.get(self.config.task.metric)
+        sign = -1.0 if self.config.task.metric == "loss" else 1.0
+        if wanted is None and self._best is None:  # nothing to choose by: the last is kept
+            self.result.val, self.result.selected_round = metrics, server_round
+        elif wanted is not None and (held is None or sign * wanted > sign * held):
+            self.result.val, self.result.selected_round = metrics, server_round
+            self._best = arrays
+        return MetricRecord(dict(metrics)) if metrics else None
+
+    def _evaluate(self, arrays: ArrayRecord, split: str) -> dict[str, float]:
+        metrics = self.learner.evaluate(model_arrays.from_record(arrays), split)
+        return {key: value for key, value in metrics.items() if abs(value) < float("inf")}
+
+    def _on_round(self, record: RoundRecord) -> None:
+        self.result.rounds = record.server_round
+        self.result.clients = record.client_metrics or self.result.clients
+        row: dict[str, Any] = {"round": record.server_round, "val": record.server_metrics}
+        seen: dict[str, Any] = {
+            "cohort": len(record.cohort),
+            "failed": sorted(record.failed),
+            "train_loss": record.train_loss,
+            "seconds": round(record.seconds, 4),
+        }
+        if record.client_metrics:
+            seen["clients"] = record.client_metrics
+        if self.guard is None:
+            self.directory.append_metrics(row | seen)
+        else:
+            row["epsilon"] = self.guard.published_epsilons()
+            self.directory.append_metrics(row)
+            private = {"round": record.server_round, "names": record.cohort, **seen}
+            self.directory.append_private(private | {"epsilon": self.guard.epsilons()})
+            self._write_report(record.server_round)
+            record = public_record(record, row["epsilon"])
+            left = self.guard.rounds_left()
+            logger.info("%s", describe_budget(self.config, row["epsilon"], left))
+        self._checkpoint(record.server_round)
+        self.display.round(record)
+
+    def _checkpoint(self, server_round: int, *, always: bool = False) -> None:
+        """Make the round's state durable, every so many rounds and at the end."""
+        every, last = self.config.checkpoint.every, self.config.federation.num_rounds
+        is_best = self._best is not None and self.result.selected_round == server_round
+        if server_round % every and server_round != last and not is_best and not always:
+            return
+        best = None
+        if self._best is not None:
+            best = {"round": self.result.selected_round, "metrics": self.result.val}
+        head = self.store.ledger.durable_head
+        if head is None:
+            raise ValueError("a run's ledger begins with its settings")
+        section = {"style": "none"} if self.guard is None else checkpoint_section(self.guard)
+        checkpoint = Checkpoint(
+            server_round=server_round,
+            model=model_arrays.from_record(self.strategy.arrays),
+            moments=self.strategy.optimizer.moments(),
+            head=head,
+            details={
+                "run": self.store.run,
+                "task": self.config.task.name,
+                "random": {"seed": self.config.seed, "next_round": server_round + 1},
+                "clip_norm": None if self.mechanism is None else self.mechanism.clip_norm,
+                "best": best,
+                "privacy": section,
+            },
+        )
+        self.store.commit(checkpoint, self.result.selected_round if best is not None else None)
+
+    def _write_report(self, rounds: int, *, durable: bool = False) -> None:
+        report = no_privacy()
+        if self.guard is not None:
+            shared, plan = self.store.data_ledger, self.guard.plan
+            all_runs = None
+            if shared is not None:
+                all_runs = shared.totals(
+                    delta_record=plan.delta_sample or plan.delta_user or 1e-5,
+                    delta_client=plan.delta_user or plan.delta_sample or 1e-5,
+                )
+            report = privacy_report(self.config, self.guard, rounds, all_runs)
+        self.directory.write_json(REPORT_FILE, report, durable=durable)
+
+    def _finish(self, last: ArrayRecord) -> None:
+        """Choose and write the final model, and touch the test data, once."""
+        rounds = self.result.rounds
+        if self.config.federation.evaluate_every > 0 and self._validated != rounds:
+            self._validate(rounds, last)
+        final = self._best if self._best is not None else last
+        if self._best is None:
+            self.result.selected_round = rounds
+        self.directory.save_model(model_arrays.from_record(final))
+        self.result.test = self._evaluate(final, "test")
+        self.learner.finish(model_arrays.from_record(final), self.directory)
+        self.directory.append_metrics(
+            {
+                "final": True,
+                "stopped": self.result.stopped,
+                "selected_round": self.result.selected_round,
+                "val": self.result.val,
+                "test": self.result.test,
+            }
+        )
+        self._write_report(self.result.rounds, durable=True)
+        done = self.result.rounds == self.config.federation.num_rounds
+        if self.result.stopped.startswith(BUDGET) and rounds not in self.store.committed:
+            self._checkpoint(rounds, always=True)
+        if done or self.result.stopped.startswith(BUDGET):
+            self.store.close(self.result.rounds, self.result.stopped)
+        else:
+            self.store.ledger.sync()
+        plot_metrics(
+            self.directory.metrics(),
+            self.config.task.metric,
+            f"{self.config.task.name}: {self.config.federation.num_clients} clients, "
+            f"privacy {self.config.privacy.style}",
+            self.directory.path / "metrics.png",
+        )
+
+
+def _refuse_other_kind(config: Config, data: DataSet) -> None:
+    """A classification task needs class ids, the others masks; anomalies must not be learnt."""
+    kind = config.task.kind
+    if kind is TaskKind.anomaly and data.is_segmentation and data.train.y.any():
+        raise ConfigError(
+            f"task.kind=anomaly learns from normal images, but data.name={config.data.name} has "
+            "marked ones to train on: choose another task= or data.name="
+        )
+    if data.is_segmentation is (kind is TaskKind.classification):
+        found = "masks" if data.is_segmentation else "one class per record"
+        raise ConfigError(
+            f"task.kind={kind} does not fit data.name={config.data.name}, whose labels "
+            f"are {found}: choose another task= or data.name="
+        )
+
+
+def _refuse_other_sizes(plan: PrivacyPlan, records: dict[str, int]) -> None:
+    """A plan holds for clients with as many records as they had when it was made."""
+    for name, own in plan.clients.items():
+        if records.get(name) != own.records:
+            raise ConfigError(
+                f"{name} has {records.get(name, 'no')} records, but the run began with "
+                f"{own.records}: restore its data, or continue as a new phase with new_phase=true"
+            )
+
+
+def public_record(record: RoundRecord, epsilons: dict[str, float]) -> RoundRecord:
+    """A round as it may be shown in a private style: no cohort, no client's loss or failure."""
+    return RoundRecord(
+        server_round=record.server_round,
+        server_metrics=record.server_metrics,
+        seconds=record.seconds,
+        epsilons=epsilons,
+    )
+
+
+def describe_budget(config: Config, epsilons: dict[str, float], left: int | None) -> str:
+    """One line on what is spent and what is left."""
+    parts = []
+    for level, spent in epsilons.items():
+        settings = config.privacy.sample if level == "sample" else config.privacy.user
+        target = settings.target_epsilon
+        parts.append(f"ε_{level} {spent:.3f}" + (f" of {target:g}" if target else ""))
+    if left is not None:
+        parts.append(f"{left} rounds left in the budget")
+    return ", ".join(parts)
