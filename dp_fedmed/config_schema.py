@@ -135,7 +135,14 @@ class Clipping(StrEnum):
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What is learned and how a model is judged."""
+    """What is learned and how a model is judged.
+
+    Attributes:
+        name: as in `task=`; names the run's directory and its tables.
+        kind: what is learned.
+        loss: a mean of per-record losses; anomaly tasks have none.
+        metric: chooses the model in style `none`, and stands first in tables.
+    """
 
     name: str = "breast_cancer"
     kind: TaskKind = TaskKind.classification
@@ -145,7 +152,15 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class PartitionConfig:
-    """How simulated clients share one data set (flwr-datasets' partitioners)."""
+    """How simulated clients share one data set (flwr-datasets' partitioners).
+
+    Attributes:
+        name: the partitioner; `natural` uses the ids in `Records.groups`.
+        alpha: of `dirichlet`: small is uneven.
+        classes_per_client: of `pathological`.
+        skew: of `size_skewed`: linear, square or exponential.
+        min_records: every client has at least so many, or the run is refused.
+    """
 
     name: PartitionName = PartitionName.iid
     alpha: float = 0.5
@@ -156,7 +171,21 @@ class PartitionConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which records, and how they are split."""
+    """Which records, and how they are split.
+
+    Attributes:
+        name: an embedded set, or the import path of a function that returns a `DataSet`.
+        id: names the data in a shared `data_ledger`.
+        path: the file or folder of sets that are not embedded.
+        num_records: how many a generator makes.
+        image_size: side in pixels that images are made or resized to.
+        val_fraction: of all records, for the server's validation.
+        test_fraction: of all records, for the server's one test.
+        client_val_fraction: of a client's records, for its own validation.
+        group_by: `groups` where several records may be one patient's.
+        max_records_per_group: so many of a patient's records are used, at most.
+        partition: who holds which records in a simulation.
+    """
 
     name: str = "breast_cancer"
     id: str | None = None
@@ -173,7 +202,13 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The network: any importable class or function, and its arguments."""
+    """The network: any importable class or function, and its arguments.
+
+    Attributes:
+        _target_: import path.
+        args: its keyword arguments; any keys.
+        fix: replace layers that mix records; refuse them if false.
+    """
 
     _target_: str = "dp_fedmed.models.MLP"
     args: dict[str, Any] = field(default_factory=dict)
@@ -209,7 +244,19 @@ class AnomalyConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """A client's local training."""
+    """A client's local training.
+
+    Attributes:
+        optimizer: of the local steps.
+        lr: its learning rate.
+        momentum: of `sgd`.
+        weight_decay: of all optimizers.
+        batch_size: records a step; the expected number where batches are Poisson draws.
+        local_epochs: passes over the records a round.
+        local_steps: steps a round instead of passes.
+        threads: of torch, at every client on every engine.
+        device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
+    """
 
     optimizer: OptimizerName = OptimizerName.sgd
     lr: float = 0.1
@@ -224,7 +271,27 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class FederationConfig:
-    """Who takes part, for how long, and what the server does with the updates."""
+    """Who takes part, for how long, and what the server does with the updates.
+
+    Attributes:
+        num_clients: how many there are.
+        num_rounds: rounds of the whole run.
+        sampler: who takes part in a round.
+        sample_rate: share of the clients that a round asks.
+        max_participations: rounds that one client may train in; null for all.
+        min_clients: fewer usable answers end the run; refused where it would leak.
+        weighting: of the answers; client-level privacy needs `uniform`.
+        server_optimizer: how the average is applied.
+        server_lr: its step.
+        server_momentum: of `fedavgm`, and beta1 of `fedadam`.
+        server_beta2: of `fedadam`.
+        server_tau: of `fedadam`: its adaptivity.
+        round_timeout: seconds until a client counts as lost; null for never.
+        connect_timeout: seconds to wait for deployed clients.
+        evaluate_every: rounds between the server's validations; 0 for never.
+        client_evaluate_every: rounds between the clients' own; 0 for never.
+        client_evaluate_max: clients that are asked to evaluate, at most.
+    """
 
     num_clients: int = 5
     num_rounds: int = 20
@@ -247,7 +314,13 @@ class FederationConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Where the clients compute; `workers` is null for the number of cores."""
+    """Where the clients compute; `workers` is null for the number of cores.
+
+    Attributes:
+        name: `local` or `ray`; Flower's own runtimes are chosen by `flwr run`.
+        workers: processes that compute.
+        address: of a running Ray cluster.
+    """
 
     name: EngineName = EngineName.local
     workers: int | None = None
@@ -256,7 +329,17 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class SamplePrivacyConfig:
-    """Record-level privacy: DP-SGD at each client."""
+    """Record-level privacy: DP-SGD at each client.
+
+    Attributes:
+        target_epsilon: ε that the whole run may cost a record; calibrates the noise.
+        noise_multiplier: σ as given instead, or the least that a client accepts.
+        target_delta: δ; null for 1e-5, or less where there are many records.
+        max_grad_norm: C that each record's gradient is clipped to.
+        calibration: each client's own σ, or the largest for all.
+        grad_mode: how per-record gradients are computed.
+        physical_batch_size: records that are in memory at once.
+    """
 
     target_epsilon: float | None = None
     noise_multiplier: float | None = None
@@ -269,7 +352,17 @@ class SamplePrivacyConfig:
 
 @dataclass(frozen=True)
 class UserPrivacyConfig:
-    """Client-level privacy: clipped updates and noise at the server."""
+    """Client-level privacy: clipped updates and noise at the server.
+
+    Attributes:
+        target_epsilon: ε that the whole run may cost a client; calibrates the noise.
+        noise_multiplier: σ as given instead.
+        target_delta: δ; null for 1e-5, or less where there are many clients.
+        max_grad_norm: C that each update is clipped to, at first.
+        clipping: fixed, or following a quantile of the norms with noise of its own.
+        target_quantile: of the norms, for `adaptive`.
+        clip_lr: how fast `adaptive` follows.
+    """
 
     target_epsilon: float | None = None
     noise_multiplier: float | None = None
@@ -282,7 +375,15 @@ class UserPrivacyConfig:
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """The privacy style and what it guarantees."""
+    """The privacy style and what it guarantees.
+
+    Attributes:
+        style: as in `privacy=`.
+        accountant: calibrates, enforces and reports.
+        noise_seed: noise from a public seed, for debugging: protects nobody, and says so.
+        sample: record level.
+        user: client level.
+    """
 
     style: PrivacyStyle = PrivacyStyle.none
     accountant: AccountantName = AccountantName.rdp
@@ -293,7 +394,12 @@ class PrivacyConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """How often a run's state is written, and how many are kept besides the best."""
+    """How often a run's state is written, and how many are kept besides the best.
+
+    Attributes:
+        every: rounds between checkpoints.
+        keep: how many of the last are kept.
+    """
 
     every: int = 1
     keep: int = 3
@@ -301,7 +407,24 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """One run, whole."""
+    """One run, whole.
+
+    Attributes:
+        task: what is learned.
+        data: from which records.
+        model: by which network.
+        anomaly: for anomaly tasks: what they keep of normal images.
+        training: at a client.
+        federation: between clients and server.
+        engine: on which processes.
+        privacy: with which guarantee.
+        checkpoint: written how often.
+        seed: of everything that is not secret.
+        run_dir: absolute path of the run's directory.
+        data_ledger: absolute path of a ledger that all runs on the same data share.
+        resume: `last`, `best` or `round:3`: go on with the run at `run_dir`.
+        new_phase: go on with other privacy settings, at a cost that is added.
+    """
 
     task: TaskConfig = field(default_factory=TaskConfig)
     data: DataConfig = field(default_factory=DataConfig)
