@@ -36,7 +36,7 @@ bench: $(READY) ## measure speed and memory; prints a table against the targets
 	$(BIN)/python -m bench
 
 docs: $(READY) ## build the documentation site into site/, strictly
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
 flwr-run: $(READY) ## the same apps through Flower's own command, on a local SuperLink

@@ -1,0 +1,73 @@
+"""Pages that are made from the code when the site is built."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+import types
+from typing import Any, get_args, get_type_hints
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from dp_fedmed.config_schema import Config
+
+INTRODUCTION = """\
+# Settings
+
+Every key of the typed tree, with its type and default before a task, a recipe or an override changes it.
+`dp-fedmed run --cfg job` prints the values that a run would have. A wrong key is answered with the nearest right one,
+a wrong value with its range. The ranges are checked in `dp_fedmed/config_checks.py`.
+"""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the page of settings."""
+    files.append(File.generated(config, "schemas/config.md", content=settings_page()))
+    return files
+
+
+def settings_page() -> str:
+    """The tree as one table a section, from its dataclasses and their docstrings."""
+    return "\n".join([INTRODUCTION, *_sections(Config, "")])
+
+
+def _sections(node: type, prefix: str) -> list[str]:
+    hints, notes = get_type_hints(node), _attributes(node)
+    title = f"`{prefix.rstrip('.')}`" if prefix else "The run"
+    rows, inner = [], []
+    for item in dataclasses.fields(node):
+        kind = hints[item.name]
+        if dataclasses.is_dataclass(kind):
+            inner += _sections(kind, f"{prefix}{item.name}.")
+            continue
+        value = item.default if item.default is not dataclasses.MISSING else item.default_factory()
+        rows.append(f"| `{prefix}{item.name}` | {_kind(kind)} | {_value(value)} | {notes[item.name]} |")
+    head = [f"## {title}", "", _first_line(node), "", "| key | type | default | |", "|---|---|---|---|"]
+    return [*head, *rows, "", *inner] if rows else inner
+
+
+def _attributes(node: type) -> dict[str, str]:
+    """What a dataclass's docstring says of each field; a missing one fails the build."""
+    text = (node.__doc__ or "").partition("Attributes:")[2]
+    found = re.findall(r"^ {8}(\w+): (.*?)(?=^ {8}\w+: |\Z)", text, re.S | re.M)
+    return {name: " ".join(words.split()) for name, words in found}
+
+
+def _first_line(node: type) -> str:
+    return (node.__doc__ or "").splitlines()[0]
+
+
+def _kind(kind: Any) -> str:
+    if isinstance(kind, types.UnionType):
+        return " or ".join("null" if part is type(None) else _kind(part) for part in get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return ", ".join(f"`{choice.value}`" for choice in kind)
+    return f"{getattr(kind, '__name__', kind)}" if not get_args(kind) else f"{kind}"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "null"
+    return f"`{value}`" if value not in ("", {}) else "–"
