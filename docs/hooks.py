@@ -43,8 +43,17 @@ def _sections(node: type, prefix: str) -> list[str]:
             inner += _sections(kind, f"{prefix}{item.name}.")
             continue
         value = item.default if item.default is not dataclasses.MISSING else item.default_factory()
-        rows.append(f"| `{prefix}{item.name}` | {_kind(kind)} | {_value(value)} | {notes[item.name]} |")
-    head = [f"## {title}", "", _first_line(node), "", "| key | type | default | |", "|---|---|---|---|"]
+        rows.append(
+            f"| `{prefix}{item.name}` | {_kind(kind)} | {_value(value)} | {notes[item.name]} |"
+        )
+    head = [
+        f"## {title}",
+        "",
+        _first_line(node),
+        "",
+        "| key | type | default | |",
+        "|---|---|---|---|",
+    ]
     return [*head, *rows, "", *inner] if rows else inner
 
 
