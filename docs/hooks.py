@@ -16,9 +16,10 @@ from dp_fedmed.config_schema import Config
 INTRODUCTION = """\
 # Settings
 
-Every key of the typed tree, with its type and default before a task, a recipe or an override changes it.
-`dp-fedmed run --cfg job` prints the values that a run would have. A wrong key is answered with the nearest right one,
-a wrong value with its range. The ranges are checked in `dp_fedmed/config_checks.py`.
+Every key of the typed tree, with its type and default before a task, a recipe or an override
+changes it. `dp-fedmed run --cfg job` prints the values that a run would have. A wrong key is
+answered with the nearest right one, a wrong value with its range. The ranges are checked in
+`dp_fedmed/config_checks.py`.
 """
 
 
