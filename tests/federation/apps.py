@@ -1,4 +1,4 @@
-"""ClientApps that misbehave in one way each, for the tests of engines and strategy."""
+"""ClientApps and networks that misbehave in one way each."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from torch import nn
 
 from dp_fedmed.federation import arrays as model_arrays
 
@@ -84,3 +86,17 @@ MODEL = {"w": np.zeros((3, 2), np.float32), "b": np.zeros(2, np.float32)}
 
 def model_record() -> ArrayRecord:
     return model_arrays.to_record(MODEL)
+
+
+class RemembersItsInputs(nn.Module):
+    """Keeps the mean of the last batch in a buffer."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(input_shape[0], num_classes)
+        self.register_buffer("mean", torch.zeros(input_shape[0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean.copy_(x.detach().mean(0))
+        return self.linear(x)

@@ -213,6 +213,13 @@ def test_adaptive_clipping_follows_the_paper_in_size_and_sign() -> None:
     assert adapt([0.1] * 25 + [9.0] * 25, clip=1.0) == pytest.approx(1.0)
 
 
+def test_the_count_of_adaptive_clipping_is_noised() -> None:
+    """ln C moves by 0.2 · N(0, 5) / 50 around the step of the exact count."""
+    norms = [0.1] * 25 + [9.0] * 25
+    moves = np.log([adapt(norms, clip=1.0, noise=5.0) for _ in range(200)])
+    assert np.std(moves) == pytest.approx(0.02, rel=0.25)
+
+
 def test_adaptive_clipping_finds_the_median_norm() -> None:
     rng = np.random.default_rng(0)
     clip = 10.0

@@ -188,6 +188,28 @@ def test_hidden_cohorts_stay_out_of_public_files(small: Callable[..., Config]) -
                 assert client["rounds"] == 3, "planned worst case, not who came"
 
 
+def test_a_secret_cohort_does_not_follow_from_the_seed(small: Callable[..., Config]) -> None:
+    def cohorts() -> list[list[str]]:
+        config = small(
+            *("privacy=user", *FIXED, "federation.num_clients=8", "federation.evaluate_every=0"),
+            *("federation.sample_rate=0.5", "federation.num_rounds=4", "seed=0"),
+        )
+        lines = (run_federation(config).run_dir / "private" / "rounds.jsonl").read_text()
+        return [json.loads(line)["names"] for line in lines.splitlines()]
+
+    assert cohorts() != cohorts()
+
+
+def test_running_statistics_do_not_leave_a_private_client(small: Callable[..., Config]) -> None:
+    """A mean over a batch that is kept in a buffer would be a release without noise."""
+    network = "model._target_=tests.federation.apps.RemembersItsInputs"
+    noisy = ("privacy.sample.grad_mode=hooks", "privacy.sample.noise_multiplier=20")
+    for style in ("none", "sample"):
+        config = small(f"privacy={style}", network, *noisy, "training.lr=0.1")
+        model = RunDirectory(run_federation(config).run_dir).load_model()
+        assert bool(model["mean"].any()) is (style == "none")
+
+
 def test_private_files_are_for_their_owner_only(small: Callable[..., Config]) -> None:
     folder = run_federation(small("privacy=hybrid", *FIXED)).run_dir
     assert stat.S_IMODE((folder / "private").stat().st_mode) == 0o700
