@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from flwr.app import ConfigRecord
+from torch import nn
 
 from dp_fedmed.config import Config, ConfigError, GradMode
 from dp_fedmed.data import DataSet, Records
@@ -62,21 +64,23 @@ class GradientLearner:
 
     def settled(self, config: Config) -> Config:
         """Refuse losses that couple records; measure `auto` once, so that all compute alike."""
-        self._refuse_coupled_records()
+        # A copy: running statistics that see the server's records here must not be sent out.
+        probe = copy.deepcopy(self.model)
+        self._refuse_coupled_records(probe)
         sample = config.privacy.sample
         if sample.grad_mode is not GradMode.auto:
             return config
         from dp_fedmed.tasks.dp_sgd import fastest_mode
 
         size = min(config.training.batch_size, sample.physical_batch_size)
-        mode = fastest_mode(self.model, self.task, self.data.val, size, self.device)
+        mode = fastest_mode(probe, self.task, self.data.val, size, self.device)
         privacy = replace(config.privacy, sample=replace(sample, grad_mode=mode))
         return config.replace(privacy=privacy)
 
-    def _refuse_coupled_records(self) -> None:
+    def _refuse_coupled_records(self, probe: nn.Module) -> None:
         from dp_fedmed.tasks.dp_sgd import coupling
 
-        found = coupling(self.model, self.task, self.data.val, self.device)
+        found = coupling(probe, self.task, self.data.val, self.device)
         if found > COUPLING_TOLERANCE:
             raise ConfigError(
                 f"model._target_={self.config.model._target_} with task.loss="
