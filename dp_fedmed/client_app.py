@@ -15,8 +15,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from dp_fedmed.config import Config, ConfigError, TaskKind, from_run_config
-from dp_fedmed.data import DataSet, Records, cap_groups, load_data, partition, split_client
-from dp_fedmed.data.records import Indices, joined
+from dp_fedmed.data import Records, load_data, partition
+from dp_fedmed.data.clients import capped, client_indices
+from dp_fedmed.data.records import joined
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.client_ledger import Asked, Budget, ClientLedger
 from dp_fedmed.federation.durable import reach
@@ -62,14 +63,8 @@ class ClientRuntime:
         if "partition-id" in node_config and "data-path" not in node_config:
             number, count = int(node_config["partition-id"]), int(node_config["num-partitions"])
             data = load_data(config.data, seed=config.seed)
-            parts = partition(data, config.data.partition, num_clients=count, seed=config.seed)
-            train, val = split_client(
-                parts[number],
-                val_fraction=config.data.client_val_fraction,
-                seed=config.seed,
-                client=number,
-            )
-            return data.train.subset(self._capped(data, train, number)), data.train.subset(val)
+            train, val = client_indices(config, data, client=number, num_clients=count)
+            return data.train.subset(train), data.train.subset(val)
         own = config.data
         if "data-path" in node_config:
             own = replace(own, path=str(node_config["data-path"]))
@@ -78,15 +73,7 @@ class ClientRuntime:
         if config.task.kind is not TaskKind.anomaly:  # which learns from normal records only
             whole = replace(data, train=joined(data.train, data.test))  # the server has a test set
         everything = np.arange(len(whole.train), dtype=np.int64)
-        return whole.train.subset(self._capped(whole, everything, 0)), data.val
-
-    def _capped(self, data: DataSet, indices: Indices, client: int) -> Indices:
-        """These training records, at most `data.max_records_per_group` of each patient."""
-        config = self.config
-        if config.data.group_by is None:
-            return indices
-        limit = config.data.max_records_per_group
-        return cap_groups(data.train, indices, limit=limit, seed=config.seed, client=client)
+        return whole.train.subset(capped(config, whole, everything, client=0)), data.val
 
     def train(self, message: Message, context: Context) -> RecordDict:
         """Answer a round from this client's records."""

@@ -1,11 +1,17 @@
-"""The two data sets that scikit-learn ships: breast-cancer biopsies and handwritten digits."""
+"""The two data sets that scikit-learn ships: breast-cancer biopsies and handwritten digits.
+
+Its files are read as they are: importing scikit-learn takes longer than everything else in a plan.
+"""
 
 from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
 from dp_fedmed.config import DataConfig
-from dp_fedmed.data.records import DataSet, Records
+from dp_fedmed.data.records import Array, DataSet, Records
 from dp_fedmed.data.splits import split_records
 
 # (min, max) of each feature as published in scikit-learn's description of the set ("Summary
@@ -52,12 +58,10 @@ def load_breast_cancer(config: DataConfig, seed: int) -> DataSet:
     >>> float(abs(dataset.train.x).max()) <= 1.0
     True
     """
-    from sklearn.datasets import load_breast_cancer as load
-
-    bunch = load()
+    table = _shipped("breast_cancer.csv", header_rows=1)
     low, high = np.array(BREAST_CANCER_RANGES).T
-    scaled = np.clip(2.0 * (bunch.data - low) / (high - low) - 1.0, -1.0, 1.0)
-    records = Records(scaled.astype(np.float32), bunch.target.astype(np.int64))
+    scaled = np.clip(2.0 * (table[:, :-1] - low) / (high - low) - 1.0, -1.0, 1.0)
+    records = Records(scaled.astype(np.float32), table[:, -1].astype(np.int64))
     return _split(records, config, seed, class_names=("malignant", "benign"))
 
 
@@ -67,12 +71,19 @@ def load_digits(config: DataConfig, seed: int) -> DataSet:
     >>> load_digits(DataConfig(), seed=0).input_shape
     (1, 8, 8)
     """
-    from sklearn.datasets import load_digits as load
-
-    bunch = load()
-    pixels = np.rint(bunch.images * (255.0 / 16.0)).astype(np.uint8)[:, None]
-    records = Records(pixels, bunch.target.astype(np.int64))
+    table = _shipped("digits.csv.gz")
+    pixels = np.rint(table[:, :-1] * (255.0 / 16.0)).astype(np.uint8).reshape(-1, 1, 8, 8)
+    records = Records(pixels, table[:, -1].astype(np.int64))
     return _split(records, config, seed, class_names=tuple("0123456789"))
+
+
+def _shipped(name: str, *, header_rows: int = 0) -> Array:
+    """One of scikit-learn's tables: features, and the class in the last column."""
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise FileNotFoundError("scikit-learn is not installed: pip install scikit-learn")
+    file = Path(package.origin).parent / "datasets" / "data" / name
+    return np.loadtxt(file, delimiter=",", skiprows=header_rows)
 
 
 def _split(

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -54,3 +57,22 @@ def test_digits_use_the_whole_range_of_bytes():
     assert dataset.train.x.dtype == np.uint8
     assert dataset.input_shape == (1, 8, 8)
     assert dataset.train.x.max() == 255
+
+
+def test_the_files_hold_what_scikit_learn_loads_and_it_is_not_imported_for_them():
+    from sklearn.datasets import load_breast_cancer, load_digits
+
+    from dp_fedmed.data.tabular import _shipped
+
+    for bunch, table in (
+        (load_breast_cancer(), _shipped("breast_cancer.csv", header_rows=1)),
+        (load_digits(), _shipped("digits.csv.gz")),
+    ):
+        assert np.array_equal(bunch.data, table[:, :-1])
+        assert np.array_equal(bunch.target, table[:, -1])
+    probe = (
+        "import sys; from dp_fedmed.config import DataConfig; from dp_fedmed.data import load_data;"
+        "[load_data(DataConfig(name=n), seed=0) for n in ('digits', 'breast_cancer')];"
+        "assert not {'sklearn', 'torch', 'pandas'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", probe], check=True)
