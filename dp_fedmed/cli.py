@@ -17,6 +17,7 @@ Usage: dp-fedmed COMMAND [arguments]
 
 Commands:
   run      train a federation, or sweep over many   dp-fedmed run task=digits
+  plan     what a run would spend, untrained        dp-fedmed plan privacy=sample
   resume   go on with a run                         dp-fedmed resume checkpoints/my_run
   ledger   what a run has spent, checked            dp-fedmed ledger verify checkpoints/my_run
   data     who would hold which records             dp-fedmed data data.partition.name=dirichlet
@@ -30,7 +31,7 @@ metrics.png, partition.png, run.log, round_NNNN/ to go on from, and private/. It
 at the end, and is yours to choose with run_dir=/absolute/path.
 """
 
-COMMANDS = ("run", "resume", "ledger", "data")
+COMMANDS = ("run", "plan", "resume", "ledger", "data")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

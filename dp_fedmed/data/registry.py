@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Callable
 from functools import lru_cache
 
-from dp_fedmed.config import ConfigError, DataConfig, PartitionConfig
+from dp_fedmed.config import Config, ConfigError, DataConfig, PartitionConfig, TaskKind
 from dp_fedmed.data.records import DataSet
 
 Loader = Callable[[DataConfig, int], DataSet]
@@ -102,3 +102,23 @@ def find_loader(name: str) -> Loader:
     if not callable(loader):
         raise ConfigError(f"data.name={name} is {type(loader).__name__}, not a function")
     return loader  # type: ignore[no-any-return]
+
+
+def refuse_other_kind(config: Config, data: DataSet) -> None:
+    """A classification task needs class ids, the others masks; anomalies must not be learnt.
+
+    Raises:
+        ConfigError: if the data are not of the kind that the task learns from.
+    """
+    kind = config.task.kind
+    if kind is TaskKind.anomaly and data.is_segmentation and data.train.y.any():
+        raise ConfigError(
+            f"task.kind=anomaly learns from normal images, but data.name={config.data.name} has "
+            "marked ones to train on: choose another task= or data.name="
+        )
+    if data.is_segmentation is (kind is TaskKind.classification):
+        found = "masks" if data.is_segmentation else "one class per record"
+        raise ConfigError(
+            f"task.kind={kind} does not fit data.name={config.data.name}, whose labels "
+            f"are {found}: choose another task= or data.name="
+        )

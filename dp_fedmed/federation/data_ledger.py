@@ -129,12 +129,14 @@ class DataLedger:
                 self._runs.setdefault(body["run"], RunSpending()).add(body)
         self._read = len(self.ledger.records)
 
-    def totals(self, *, delta_record: float, delta_client: float) -> dict[str, Any]:
-        """ε of everything that all runs spent on this data, for a report."""
+    def totals(
+        self, *, delta_record: float, delta_client: float, planned: RunSpending | None = None
+    ) -> dict[str, Any]:
+        """ε of everything that all runs spent on this data, and of one more that is planned."""
         self._catch_up()
-        runs = self._runs
-        records = sum((run.records for run in runs.values()), np.zeros(len(ORDERS)))
-        federation = sum((run.federation for run in runs.values()), np.zeros(len(ORDERS)))
+        runs = [*self._runs.values(), *([] if planned is None else [planned])]
+        records = sum((run.records for run in runs), np.zeros(len(ORDERS)))
+        federation = sum((run.federation for run in runs), np.zeros(len(ORDERS)))
         return {
             "data_id": self.data_id,
             "runs": len(runs),

@@ -194,17 +194,24 @@ def default_delta(units: int) -> float:
     return min(1e-5, math.exp(-1.1 * math.log(units)))
 
 
+def delta_warning(level: str, delta: float, units: int, what: str) -> str | None:
+    """What is wrong with a δ that is not below one over the number of units.
+
+    >>> delta_warning("user", 1e-5, 100, "clients") is None
+    True
+    """
+    if delta < 1.0 / units:
+        return None
+    return (
+        f"privacy.{level}.target_delta={delta:g} is not below 1/{units} ({what}): it would allow "
+        f"to publish one of them in full; use {default_delta(units):.1g} or less"
+    )
+
+
 def _warn_about(level: str, delta: float, units: int, what: str) -> None:
-    if delta >= 1.0 / units:
-        logger.warning(
-            "privacy.%s.target_delta=%g is not below 1/%d (%s): it would allow to publish one of "
-            "them in full; use %.1g or less",
-            level,
-            delta,
-            units,
-            what,
-            default_delta(units),
-        )
+    said = delta_warning(level, delta, units, what)
+    if said is not None:
+        logger.warning("%s", said)
 
 
 def _client_plans(

@@ -14,8 +14,9 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
-from dp_fedmed.config import Clipping, Config, ConfigError, PrivacyStyle, TaskKind
-from dp_fedmed.data import DataSet, load_data, partition
+from dp_fedmed.config import Clipping, Config, ConfigError, PrivacyStyle
+from dp_fedmed.data import load_data, partition
+from dp_fedmed.data.registry import refuse_other_kind
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointError
 from dp_fedmed.federation.client_level import ClientLevelMechanism
@@ -61,7 +62,7 @@ class ServerRun:
     def __init__(self, config: Config, display: Display, stop: threading.Event | None) -> None:
         self.display, self.stop = display, stop
         self.data = load_data(config.data, seed=config.seed)
-        _refuse_other_kind(config, self.data)
+        refuse_other_kind(config, self.data)
         self.store = RunStore.create(config) if config.resume is None else resume_run(config)
         self.config = self.store.config
         self.directory = self.store.directory
@@ -419,22 +420,6 @@ class ServerRun:
             f"{self.config.task.name}: {self.config.federation.num_clients} clients, "
             f"privacy {self.config.privacy.style}",
             self.directory.path / "metrics.png",
-        )
-
-
-def _refuse_other_kind(config: Config, data: DataSet) -> None:
-    """A classification task needs class ids, the others masks; anomalies must not be learnt."""
-    kind = config.task.kind
-    if kind is TaskKind.anomaly and data.is_segmentation and data.train.y.any():
-        raise ConfigError(
-            f"task.kind=anomaly learns from normal images, but data.name={config.data.name} has "
-            "marked ones to train on: choose another task= or data.name="
-        )
-    if data.is_segmentation is (kind is TaskKind.classification):
-        found = "masks" if data.is_segmentation else "one class per record"
-        raise ConfigError(
-            f"task.kind={kind} does not fit data.name={config.data.name}, whose labels "
-            f"are {found}: choose another task= or data.name="
         )
 
 

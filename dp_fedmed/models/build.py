@@ -28,23 +28,47 @@ def build_model(
     Raises:
         ConfigError: naming `model._target_`, an argument, or a layer that DP-SGD cannot use.
     """
-    target = _import(config._target_)
-    offered = {"input_shape": tuple(input_shape), "num_classes": num_classes}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "init") % 2**63)
-        try:
-            model = target(**{**_accepted(target, offered), **config.args})
-        except Exception as error:  # the user's own code: whatever it raises is named
-            raise ConfigError(
-                f"model._target_={config._target_}: {type(error).__name__}: {error}"
-            ) from error
-        if not isinstance(model, nn.Module):
-            raise ConfigError(
-                f"model._target_={config._target_} made a {type(model).__name__}, "
-                "not a torch.nn.Module"
-            )
+        model = _made(config, input_shape, num_classes)
         model = _replace_layers(model, fix=config.fix)
         _check_output(model, config, tuple(input_shape), num_classes)
+    return model
+
+
+def count_floats(
+    config: ModelConfig, *, input_shape: Sequence[int], num_classes: int, seed: int
+) -> int:
+    """How many numbers a client's update of the configured network has.
+
+    Layers that DP-SGD cannot use are counted as they are: what replaces them has as many weights.
+
+    >>> count_floats(ModelConfig(), input_shape=(30,), num_classes=2, seed=0)
+    1058
+
+    Raises:
+        ConfigError: naming `model._target_` or an argument.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "init") % 2**63)
+        state = _made(config, input_shape, num_classes).state_dict()
+    return sum(tensor.numel() for tensor in state.values() if tensor.is_floating_point())
+
+
+def _made(config: ModelConfig, input_shape: Sequence[int], num_classes: int) -> nn.Module:
+    """What the target makes of the arguments that it takes."""
+    target = _import(config._target_)
+    offered = {"input_shape": tuple(input_shape), "num_classes": num_classes}
+    try:
+        model = target(**{**_accepted(target, offered), **config.args})
+    except Exception as error:  # the user's own code: whatever it raises is named
+        raise ConfigError(
+            f"model._target_={config._target_}: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model._target_={config._target_} made a {type(model).__name__}, not a torch.nn.Module"
+        )
     return model
 
 

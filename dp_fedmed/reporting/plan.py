@@ -1,0 +1,329 @@
+"""A plan as a person reads it: tables, gauges, warnings and suggestions; and as a program does."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from dp_fedmed.federation.forecast import MOST_ROWS, Forecast, Group, Signal, Spending
+from dp_fedmed.federation.plan_outlook import (
+    Budget,
+    budget,
+    odds,
+    signals,
+    unprotected,
+    warnings_about,
+)
+from dp_fedmed.federation.suggestions import Suggestion
+
+SCHEMA = 1
+BARS = "▁▂▃▄▅▆▇█"
+UNITS = {"sample": "one record", "user": "one client"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that `dp-fedmed plan` has to say.
+
+    Attributes:
+        forecast: what would be spent.
+        fast: whether only what is quick was computed.
+        weights: numbers in a client's update; None if they were not counted.
+        advice: of an anomaly task.
+        suggestions: what to change.
+        shared: what all runs on the same data have spent, if they share a ledger.
+    """
+
+    forecast: Forecast
+    fast: bool
+    weights: int | None
+    advice: str | None
+    suggestions: tuple[Suggestion, ...]
+    shared: dict[str, Any] | None
+
+    @functools.cached_property
+    def signals(self) -> dict[str, Signal]:
+        """Signal beside noise, by level."""
+        return signals(self.forecast, self.weights)
+
+    @functools.cached_property
+    def budgets(self) -> dict[str, Budget]:
+        """What each level's budget allows."""
+        made = self.forecast
+        return {level: budget(spent, made.method) for level, spent in made.levels.items()}
+
+    @functools.cached_property
+    def warnings(self) -> list[str]:
+        """What is wrong, or may surprise."""
+        said = warnings_about(self.forecast, self.signals)
+        return said if self.advice is None else [*said, self.advice]
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        made = self.forecast
+        config = made.config
+        levels = {level: self._level(level, spent) for level, spent in made.levels.items()}
+        if "sample" in levels:
+            levels["sample"]["clients"] = [_client(made, group) for group in made.groups]
+            levels["sample"]["binding"] = list(made.binding.names if made.binding else ())
+        return {
+            "schema": SCHEMA,
+            "task": config.task.name,
+            "style": str(config.privacy.style),
+            "accountant": made.method,
+            "num_clients": config.federation.num_clients,
+            "records": sum(made.records.values()),
+            "rounds_asked": config.federation.num_rounds,
+            "rounds": made.rounds,
+            "expected_cohort": made.cohort,
+            "weights": self.weights,
+            "fast": self.fast,
+            "levels": levels,
+            "warnings": self.warnings,
+            "suggestions": [each.to_json() for each in self.suggestions],
+            "data_ledger": self.shared,
+            "notes": unprotected(config),
+        }
+
+    def _level(self, level: str, spent: Spending) -> dict[str, Any]:
+        made, allows = self.forecast, self.budgets[level]
+        found = self.signals.get(level)
+        return {
+            "unit": spent.event.unit,
+            "adjacency": spent.event.adjacency,
+            "sampling": spent.event.sampling,
+            "delta": spent.delta,
+            "target_epsilon": spent.target,
+            **_spent(spent),
+            "epsilon_by_round": [list(point) for point in made.curves[level]],
+            "epsilon_by_round_accountant": made.curves_by,
+            "rounds_by_noise_multiplier": [list(pair) for pair in allows.rounds.items()],
+            "noise_multiplier_by_target": [list(pair) for pair in allows.sigma.items()],
+            "budget_accountant": allows.accountant,
+            "signal_to_noise": None if found is None else asdict(found),
+        }
+
+
+def _spent(spent: Spending) -> dict[str, Any]:
+    return {
+        "noise_multiplier": spent.sigma,
+        "noise_multiplier_is_upper_bound": spent.is_upper_bound,
+        "sample_rate": spent.sample_rate,
+        "steps_per_round": spent.event.count,
+        "rounds": spent.rounds,
+        "steps": spent.steps,
+        "rounds_within_target": spent.rounds_within_target,
+        "epsilon": dict(spent.epsilon),
+    }
+
+
+def _client(made: Forecast, group: Group) -> dict[str, Any]:
+    return {
+        "names": list(group.names),
+        "records": group.plan.records,
+        **_spent(group.spending),
+        "binds": made.binding is not None and group.names == made.binding.names,
+    }
+
+
+def print_plan(made: Plan, console: Console) -> None:
+    """The whole plan."""
+    said = made.forecast
+    config = said.config
+    cohort = "" if said.cohort == len(said.records) else f", about {said.cohort:g} a round"
+    rounds = f"{config.federation.num_rounds} rounds"
+    if said.rounds < config.federation.num_rounds:
+        rounds = f"[red]{said.rounds} of {rounds}[/red]"
+    title = f"{config.task.name}, privacy {config.privacy.style}"
+    console.print(
+        f"[bold]{title}[/bold]: {config.federation.num_clients} clients{cohort}, {rounds}, "
+        f"{sum(said.records.values())} training records",
+        highlight=False,
+    )
+    for line in unprotected(config):
+        _say(console, line)
+    if said.groups:
+        console.print(_client_table(said))
+    if said.client_level is not None:
+        console.print(_federation_table(said, said.client_level))
+    for level, spent in said.levels.items():
+        _print_level(console, made, level, spent)
+    _print_shared(console, made)
+    _print_list(console, "Warnings", made.warnings, "yellow")
+    by = "" if said.method == "rdp" else " (compared by RDP)"
+    lines = [each.text for each in made.suggestions]
+    _print_list(console, f"What would lower the noise, at the same ε{by}", lines, "green")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False)
+
+
+def _client_table(made: Forecast) -> Table:
+    """A row for each size of client; of many sizes, some."""
+    first = made.groups[0].spending
+    shown = _chosen(made)
+    more = "" if len(shown) == len(made.groups) else f", {len(shown)} of {len(made.groups)} sizes"
+    table = Table(
+        title=f"One record, at δ={first.delta:.3g}{_against(first)}{more}",
+        title_style="bold",
+        title_justify="left",
+    )
+    table.add_column("client", no_wrap=True)
+    for name in ("records", "q", "steps/round", "T", "σ", "ε RDP", "ε PLD"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for group in shown:
+        spent = group.spending
+        binds = made.binding is not None and group.names == made.binding.names
+        table.add_row(
+            _label(group),
+            str(group.plan.records),
+            f"{group.plan.sample_rate:.3g}",
+            str(group.plan.steps),
+            str(spent.steps),
+            ("≤ " if spent.is_upper_bound else "") + f"{spent.sigma:.4g}",
+            *_epsilons(spent),
+            "binds" if binds else "",
+            style="bold" if binds else "",
+        )
+    return table
+
+
+def _chosen(made: Forecast) -> Sequence[Group]:
+    """All groups, or the smallest, the largest, the one that binds and some between."""
+    groups = made.groups
+    if len(groups) <= MOST_ROWS:
+        return groups
+    places = {round(k * (len(groups) - 1) / 4) for k in range(5)}
+    return [
+        group
+        for place, group in enumerate(groups)
+        if place in places or (made.binding is not None and group.names == made.binding.names)
+    ]
+
+
+def _label(group: Group) -> str:
+    if len(group.names) == 1:
+        return group.names[0]
+    return f"{group.names[0]} +{len(group.names) - 1}"
+
+
+def _epsilons(spent: Spending) -> list[str]:
+    return [
+        f"{spent.epsilon[method]:.4g}" if method in spent.epsilon else "·"
+        for method in ("rdp", "pld")
+    ]
+
+
+def _against(spent: Spending) -> str:
+    return "" if spent.target is None else f", target ε={spent.target:g}"
+
+
+def _federation_table(made: Forecast, spent: Spending) -> Table:
+    table = Table(
+        title=f"One client, at δ={spent.delta:.3g}{_against(spent)}",
+        title_style="bold",
+        title_justify="left",
+    )
+    for name in ("clients", "a round", "q", "T", "σ", "ε RDP", "ε PLD"):
+        table.add_column(name, justify="right")
+    table.add_row(
+        str(made.config.federation.num_clients),
+        f"{made.cohort:g}",
+        f"{spent.sample_rate:.3g}",
+        str(spent.steps),
+        f"{spent.sigma:.4g}",
+        *_epsilons(spent),
+    )
+    return table
+
+
+def _print_level(console: Console, made: Plan, level: str, spent: Spending) -> None:
+    said = made.forecast
+    console.print(f"\n[bold]{UNITS[level]}[/bold]", highlight=False)
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim")
+    rows.add_column()
+    rows.add_row("ε by round", _curve(said.curves[level], spent.target, said.curves_by))
+    allows = made.budgets[level]
+    by = "" if allows.accountant == said.method else "  (RDP, so PLD allows more)"
+    if allows.rounds:
+        pairs = (f"{sigma:.3g}: {_rounds(rounds)}" for sigma, rounds in allows.rounds.items())
+        rows.add_row("rounds at σ", "   ".join(pairs) + by)
+    pairs = (
+        f"{target:g}: {'–' if sigma is None else f'{sigma:.3g}'}"
+        for target, sigma in allows.sigma.items()
+    )
+    rows.add_row("σ at ε", "   ".join(pairs) + by)
+    found = made.signals.get(level)
+    if found is not None:
+        rows.add_row("signal : noise", _signal(found, made.weights))
+    epsilon = max(spent.epsilon.values())
+    rows.add_row("in words", f"an even guess about {UNITS[level]} can become {odds(epsilon)}")
+    console.print(Padding(rows, (0, 0, 0, 2)), highlight=False)
+
+
+def _rounds(rounds: int) -> str:
+    return f"{rounds:,}" if rounds < 10**6 else "over a million"
+
+
+def _curve(points: Sequence[tuple[int, float]], target: float | None, method: str) -> Text:
+    """A sparkline against the target, and a few of its numbers."""
+    top = max([epsilon for _, epsilon in points] + ([target] if target is not None else []))
+    line = "".join(
+        BARS[min(len(BARS) - 1, int(epsilon / top * len(BARS)))] if top > 0 else BARS[0]
+        for _, epsilon in points
+    )
+    text = Text(line + "  ", style="cyan")
+    marks = sorted({0, len(points) // 4, len(points) // 2, len(points) - 1})
+    named = ", ".join(f"round {points[i][0]}: {points[i][1]:.3g}" for i in marks)
+    return text.append(f"{named} ({method.upper()})", style="default")
+
+
+def _signal(found: Signal, weights: int | None) -> str:
+    parts = [f"in one weight at most {found.coordinate:.3g} a step"]
+    if found.norm is not None and found.run is not None:
+        parts.append(
+            f"in norm over {weights:,} weights {found.norm:.2g} a step, {found.run:.2g} over the "
+            "run"
+        )
+    return "; ".join(parts)
+
+
+def _print_shared(console: Console, made: Plan) -> None:
+    """What the data have been through already."""
+    shared = made.shared
+    if shared is None:
+        return
+    console.print(f"\n[bold]All runs on data.id={shared['data_id']}[/bold]", highlight=False)
+    if not shared["runs"]:
+        _say(console, "  nothing is spent yet")
+        return
+    for unit in ("record", "client"):
+        before, after = shared["before"][unit], shared["after"][unit]
+        if after is not None:
+            spent = "0" if before is None else f"{before['epsilon']:.3g}"
+            _say(
+                console,
+                f"  one {unit}: ε {spent} is spent by {shared['runs']} runs, {after['epsilon']:.3g}"
+                f" with this one (δ={after['delta']:.3g})",
+            )
+
+
+def _print_list(console: Console, title: str, lines: Iterable[str], colour: str) -> None:
+    shown = list(lines)
+    if not shown:
+        return
+    console.print(f"\n[bold {colour}]{title}[/]", highlight=False)
+    for line in shown:
+        row = Table.grid(padding=(0, 1))
+        row.add_row(" •", Text(line))
+        console.print(row)

@@ -1,0 +1,94 @@
+"""A plan as a picture: ε by round against its target, and the noise of each client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from dp_fedmed.federation.forecast import Forecast
+from dp_fedmed.reporting.plots import BLUE, GREEN, GREY, ORANGE
+
+MOST_BARS = 30
+COLOURS = {"sample": ORANGE, "user": GREEN}
+LABELS = {"sample": "one record", "user": "one client"}
+
+
+def plot_plan(made: Forecast, path: Path) -> None:
+    """Write the picture; without privacy it shows the clients' sizes alone."""
+    panels = [panel for panel in (_spending, _noise) if panel is _noise or made.curves]
+    figure = Figure(figsize=(5.2 * len(panels), 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    for panel, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
+        panel(axes, made)
+        axes.grid(alpha=0.3, axis="y")
+        axes.spines[["top", "right"]].set_visible(False)
+    config = made.config
+    figure.suptitle(
+        f"{config.task.name}, privacy {config.privacy.style}: {config.federation.num_clients} "
+        f"clients, {made.rounds} rounds",
+        fontsize=11,
+    )
+    figure.savefig(path, dpi=140)
+
+
+def _spending(axes: Any, made: Forecast) -> None:
+    """ε of what binds, by round."""
+    for level, points in made.curves.items():
+        spent = made.levels[level]
+        rounds, epsilons = zip(*points, strict=True)
+        colour = COLOURS[level]
+        axes.plot([0, *rounds], [0.0, *epsilons], color=colour, lw=2, label=LABELS[level])
+        end = f"{epsilons[-1]:.2f}"
+        axes.annotate(
+            end, (rounds[-1], epsilons[-1]), (4, 0), textcoords="offset points", fontsize=8
+        )
+        if spent.target is not None:
+            axes.axhline(spent.target, color=colour, ls="--", lw=1, alpha=0.8)
+            axes.annotate(
+                f"target {spent.target:g}",
+                (0.01, spent.target),
+                (0, 2),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                fontsize=8,
+                color=colour,
+            )
+    axes.set_xlabel("round")
+    axes.set_ylabel(f"ε spent at most ({made.curves_by.upper()})")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+def _noise(axes: Any, made: Forecast) -> None:
+    """σ of each client; where records are not protected, how many each has."""
+    rows = [
+        (group.plan.records, group.spending.sigma, name, group is made.binding)
+        for group in made.groups
+        for name in group.names
+    ]
+    if not rows:
+        sizes = sorted(made.records.values())
+        axes.bar(range(len(sizes)), sizes, color=GREY, width=0.8)
+        axes.set_xlabel("clients, smallest first")
+        axes.set_ylabel("training records")
+        axes.set_xticks([])
+        return
+    axes.set_ylabel("noise multiplier σ")
+    if len(rows) > MOST_BARS:
+        points = [(size, sigma) for size, sigma, _, _ in rows]
+        axes.scatter(*zip(*points, strict=True), s=14, color=BLUE, alpha=0.6, linewidths=0)
+        binding = [(size, sigma) for size, sigma, _, binds in rows if binds]
+        axes.scatter(*zip(*binding, strict=True), s=28, color=ORANGE, label="binds")
+        axes.set_xlabel("training records of a client")
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, fontsize=8)
+        return
+    colours = [ORANGE if binds else BLUE for _, _, _, binds in rows]
+    axes.bar(range(len(rows)), [sigma for _, sigma, _, _ in rows], color=colours, width=0.7)
+    ticks = [f"{name.removeprefix('client-')}\n{size}" for size, _, name, _ in rows]
+    axes.set_xticks(range(len(rows)), ticks, fontsize=7, rotation=90 if len(rows) > 10 else 0)
+    axes.set_xlabel("client and its training records (orange: it binds)")
