@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from dp_fedmed.federation.local_grid import LocalGrid
 from dp_fedmed.federation.nodes import NodeError, wait_for_nodes
 from dp_fedmed.federation.resume import RunFinished
 from dp_fedmed.federation.server_run import RunResult, ServerRun
+from dp_fedmed.federation.stopping import StopRequest
 from dp_fedmed.reporting.display import Display, LogDisplay
 from dp_fedmed.reporting.run_log import log_to, show_on_stdout
 
@@ -28,7 +28,7 @@ def serve(
     display: Display,
     *,
     num_clients_given: bool = True,
-    stop: threading.Event | None = None,
+    stop: StopRequest | None = None,
 ) -> RunResult:
     """Run a configuration on a grid, whichever engine is behind it."""
     forks = isinstance(grid, LocalGrid) and grid.has_workers
@@ -64,7 +64,7 @@ def build_server_app(
     *,
     display: Display | None = None,
     on_result: Callable[[RunResult], None] = lambda result: None,
-    stop: threading.Event | None = None,
+    stop: StopRequest | None = None,
 ) -> ServerApp:
     """The ServerApp for a configuration; without one, for Flower's run-config."""
     app = ServerApp()

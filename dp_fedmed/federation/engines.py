@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from typing import TYPE_CHECKING
 
 from dp_fedmed.config import Config, ConfigError, EngineName
+from dp_fedmed.federation.stopping import StopRequest, on_ctrl_c
 
 if TYPE_CHECKING:
     from dp_fedmed.federation.server_run import RunResult
@@ -71,7 +71,9 @@ def _run_locally(config: Config, display: Display) -> RunResult:
             torch.set_num_threads(1)  # threads that exist before a fork hang after it
             _refuse_threads_that_hang(config)
         runtime.preload(config.federation.num_clients)
-        return serve(grid, config, display)
+        stop = StopRequest()
+        with on_ctrl_c(stop):
+            return serve(grid, config, display, stop=stop)
     finally:
         grid.close()
 
@@ -111,7 +113,7 @@ def _run_on_ray(config: Config, display: Display) -> RunResult:
     from dp_fedmed.server_app import build_server_app
 
     results: list[RunResult] = []
-    stop = threading.Event()
+    stop = StopRequest()
     run_on_ray(
         build_server_app(config, display=display, on_result=results.append, stop=stop),
         build_client_app(config),

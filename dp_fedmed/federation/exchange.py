@@ -7,7 +7,6 @@ switched off in the middle of a round would hold up all others.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterable, Iterator
 
@@ -15,6 +14,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from dp_fedmed.federation.local_grid import LocalGrid
+from dp_fedmed.federation.stopping import StopRequest
 
 logger = logging.getLogger(__name__)
 
@@ -27,25 +27,26 @@ class EngineLost(RuntimeError):
     """A worker of the engine is gone, and the engine does not replace it."""
 
 
-class Interrupted(RuntimeError):
-    """The user asked the run to stop."""
-
-
 def exchange(
     grid: Grid,
     messages: Iterable[Message],
     *,
     timeout: float | None,
-    stop: threading.Event | None = None,
+    stop: StopRequest | None = None,
 ) -> Iterable[Message]:
-    """Replies to messages, as they come; nodes that are gone, late or silent have none."""
+    """Replies to messages, as they come; nodes that are gone, late or silent have none.
+
+    Raises:
+        KeyboardInterrupt: if the user asks to stop at once.
+        EngineLost: if the engine itself fails.
+    """
     if isinstance(grid, LocalGrid):
         return grid.send_and_receive(messages, timeout=timeout)
     return _poll(grid, list(messages), timeout, stop)
 
 
 def _poll(
-    grid: Grid, messages: list[Message], timeout: float | None, stop: threading.Event | None
+    grid: Grid, messages: list[Message], timeout: float | None, stop: StopRequest | None
 ) -> Iterator[Message]:
     waiting = dict(zip(grid.push_messages(messages), messages, strict=False))
     begun = time.monotonic()
@@ -53,8 +54,8 @@ def _poll(
     next_look = begun + 1.0
     while waiting:
         now = time.monotonic()
-        if stop is not None and stop.is_set():
-            raise Interrupted("interrupted")
+        if stop is not None and stop.at_once:
+            raise KeyboardInterrupt
         if timeout is not None and now - begun > timeout:
             return
         for reply in grid.pull_messages(list(waiting)):

@@ -6,11 +6,7 @@ Tested with flwr 1.41; pyproject.toml caps it below the next minor, and a test n
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -19,6 +15,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 from flwr.app import Array, Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
+
+from dp_fedmed.federation.stopping import StopRequest, on_ctrl_c
 
 SERVER_NODE_ID = 1
 NUMPY_STYPE = "numpy.ndarray"
@@ -63,11 +61,11 @@ def run_on_ray(
     num_clients: int,
     num_cpus: int,
     address: str | None = None,
-    stop: threading.Event | None = None,
+    stop: StopRequest | None = None,
 ) -> None:
     """Run both apps on Flower's simulation runtime, started here or on an existing Ray cluster.
 
-    Ctrl-C sets `stop`, for the server app to end by itself: it runs in a thread, and Flower's loop
+    Ctrl-C asks `stop`, for the server app to end by itself: it runs in a thread, and Flower's loop
     would wait for it forever.
     """
     import torch
@@ -79,7 +77,7 @@ def run_on_ray(
     else:
         init_args["address"] = address
     gpus = torch.cuda.device_count() / num_cpus
-    with warnings.catch_warnings(), _ctrl_c(stop):
+    with warnings.catch_warnings(), on_ctrl_c(stop or StopRequest(), in_thread=True):
         warnings.simplefilter("ignore")
         run_simulation(
             server_app,
@@ -90,22 +88,3 @@ def run_on_ray(
                 "init_args": init_args,
             },
         )
-
-
-@contextmanager
-def _ctrl_c(stop: threading.Event | None) -> Iterator[None]:
-    """While this lasts, Ctrl-C sets an event instead of raising; a second one ends the process."""
-    if stop is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, frame: object) -> None:
-        if stop.is_set():
-            os._exit(130)
-        stop.set()
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

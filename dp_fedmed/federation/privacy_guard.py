@@ -12,7 +12,7 @@ from dp_fedmed.config import Config
 from dp_fedmed.federation.journal import Charge, Journal
 from dp_fedmed.federation.privacy_plan import ClientPlan, PrivacyPlan, Spent
 from dp_fedmed.privacy import History, PrivacyAccountant, PrivacyEvent
-from dp_fedmed.privacy.composition import worst_epsilon
+from dp_fedmed.privacy.composition import Row, worst_epsilon
 
 private_logger = logging.getLogger("dp_fedmed.private")  # lines that tell who took part
 
@@ -232,6 +232,33 @@ class PrivacyGuard:
             )
         return spent
 
+    def planned_epsilons(self, rounds: int) -> dict[str, float]:
+        """What `epsilons` will be after so many more rounds, in all of which everybody takes part.
+
+        A budget ends a run before it is exceeded.
+        """
+        planned: dict[str, float] = {}
+        if self.plan.clients:
+            after: dict[tuple[Row, ...], History] = {}
+            for name, history in self.published_histories().items():
+                own = self.plan.clients[name]
+                left = rounds
+                if own.participations is not None:
+                    left = max(0, min(rounds, own.participations - self.rounds_shown(name)))
+                ends = history.plus(History([own.round_event.times(left)] if left else []))
+                after.setdefault(tuple(ends.rows()), ends)
+            delta = self.plan.delta_sample or 0.0
+            spent = worst_epsilon(after.values(), delta=delta, method=self.accountant.method)
+            planned["sample"] = _at_most(spent, self.config.privacy.sample.target_epsilon)
+        event = self.plan.user_event
+        if event is not None:
+            more = History([event.times(rounds)] if rounds else [])
+            history = self.accountant.history("client").plus(more)
+            delta = self.plan.delta_user or 0.0
+            spent = history.epsilon(delta=delta, method=self.accountant.method)
+            planned["user"] = _at_most(spent, self.config.privacy.user.target_epsilon)
+        return planned
+
     def published_histories(self) -> dict[str, History]:
         """What each client's records went through, as it may be shown: see `published_epsilons`."""
         if not self.hidden:
@@ -296,3 +323,7 @@ class PrivacyGuard:
             return allowed
         left = plan.participations - self.rounds_shown(name)
         return max(0, left) if self.hidden else max(0, min(left, allowed))
+
+
+def _at_most(epsilon: float, target: float | None) -> float:
+    return epsilon if target is None else min(epsilon, target)

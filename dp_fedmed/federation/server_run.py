@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import functools
 import logging
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from dp_fedmed.data.registry import refuse_other_kind
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointError
 from dp_fedmed.federation.client_level import ClientLevelMechanism
-from dp_fedmed.federation.exchange import EngineLost, Interrupted
+from dp_fedmed.federation.exchange import EngineLost
 from dp_fedmed.federation.nodes import Node
 from dp_fedmed.federation.privacy_guard import BudgetSpent, PrivacyGuard
 from dp_fedmed.federation.privacy_plan import PrivacyPlan, Spent, make_plan
@@ -30,6 +29,7 @@ from dp_fedmed.federation.run_directory import REPORT_FILE
 from dp_fedmed.federation.run_store import RunStore
 from dp_fedmed.federation.sampling import Sampler, make_sampler
 from dp_fedmed.federation.secrets import RoundSecrets, round_digest
+from dp_fedmed.federation.stopping import Interrupted, StopRequest
 from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients
 from dp_fedmed.learning import make_learner
 from dp_fedmed.reporting.display import Display
@@ -59,8 +59,8 @@ class RunResult:
 class ServerRun:
     """One run at the server: data, network, strategy, and the run directory."""
 
-    def __init__(self, config: Config, display: Display, stop: threading.Event | None) -> None:
-        self.display, self.stop = display, stop
+    def __init__(self, config: Config, display: Display, stop: StopRequest | None) -> None:
+        self.display, self.stop = display, stop or StopRequest()
         self.data = load_data(config.data, seed=config.seed)
         refuse_other_kind(config, self.data)
         self.store = RunStore.create(config) if config.resume is None else resume_run(config)
@@ -102,8 +102,11 @@ class ServerRun:
     def _train(self, grid: Grid, initial: ArrayRecord) -> None:
         """Every round that is left, or as many as can be done; `result.stopped` says which."""
         config, strategy = self.config, self.strategy
+        left = config.federation.num_rounds - self.result.rounds
+        planned = {} if self.guard is None else self.guard.planned_epsilons(left)
+        self.display.begin(self.result.rounds, planned)
         try:
-            with self.display:
+            with self.display, self.stop.during_rounds(self.display.stopping):
                 strategy.start(
                     grid,
                     initial,
@@ -120,9 +123,12 @@ class ServerRun:
         except BudgetSpent as error:
             self.result.stopped = str(error)
             logger.info("%s", error)
-        except (KeyboardInterrupt, Interrupted):
+        except (KeyboardInterrupt, Interrupted) as error:
             self.result.stopped = f"{INTERRUPTED} after round {self.result.rounds}"
             logger.error("%s", self.result.stopped)
+            # At the end of a round the model is that round's; amid one, its checkpoint will do.
+            if isinstance(error, Interrupted) and self.result.rounds not in self.store.committed:
+                self._checkpoint(self.result.rounds, always=True)
         except OSError:
             raise
         except Exception:  # a bug, then: what was learnt so far is kept before it is shown

@@ -9,7 +9,6 @@ before `_contribution` has checked it.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,6 +31,7 @@ from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.secrets import RoundSecrets
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
 from dp_fedmed.federation.server_step import ServerStep
+from dp_fedmed.federation.stopping import Interrupted, StopRequest
 from dp_fedmed.privacy.noise import Purpose
 from dp_fedmed.randomness import stream
 
@@ -72,7 +72,7 @@ class DPStrategy(Strategy):
         mechanism: bounds and noises the sum of answers; None where the server adds no noise.
         step: what the server makes of the answers; the configured optimizer unless given.
         secrets: the streams of a round, given its number and the model that is sent.
-        stop: set to end the run as soon as its engine lets it.
+        stop: what the user asks for while the run lasts.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class DPStrategy(Strategy):
         mechanism: ClientLevelMechanism | None = None,
         step: ServerStep | None = None,
         secrets: Callable[[int, model_arrays.State], RoundSecrets] | None = None,
-        stop: threading.Event | None = None,
+        stop: StopRequest | None = None,
     ) -> None:
         if mechanism is not None and (guard is None or secrets is None):
             raise ValueError("noise at the server needs a guard to charge and secrets to draw from")
@@ -128,6 +128,7 @@ class DPStrategy(Strategy):
 
         Raises:
             TooFewClients: when a round has too few usable replies.
+            Interrupted: at the end of a round, if the user asked for it.
         """
         self.summary()
         self.arrays = initial_arrays
@@ -137,6 +138,8 @@ class DPStrategy(Strategy):
             self._evaluate_here(0, evaluate_fn, result)
             self.on_round(self._record)
         for server_round in range((after_round or 0) + 1, num_rounds + 1):
+            if self.stop is not None and self.stop.after_round:
+                raise Interrupted
             started = time.perf_counter()
             self._record = RoundRecord(server_round=server_round)
             messages = self.configure_train(

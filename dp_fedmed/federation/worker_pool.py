@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -255,6 +256,8 @@ def _work(
     """A worker's whole life: take a job, run the app, answer; end when the pool's end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A display may have put its own here, with locks that its thread held when we were forked.
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     for other in inherited:  # else this worker would keep its siblings' pipes open after the pool
         other.close()
     generation = 0

@@ -1,4 +1,4 @@
-"""What a run shows: a live line on a terminal, log lines elsewhere, a table at the end."""
+"""What a run shows: a live panel on a terminal, log lines elsewhere, a table at the end."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.live import Live
 from rich.table import Table
 
 from dp_fedmed.config import Config, PrivacyStyle
+from dp_fedmed.reporting.live import LivePanel
 
 if TYPE_CHECKING:
     from dp_fedmed.federation.server_run import RunResult
     from dp_fedmed.federation.strategy import RoundRecord
 
 logger = logging.getLogger(__name__)
+
+STOPPING = "stopping after this round; Ctrl-C again stops at once"
 
 
 class Display(Protocol):
@@ -38,8 +34,14 @@ class Display(Protocol):
     def note(self, text: str) -> None:
         """Something to know before training begins; it is in the log already."""
 
+    def begin(self, done: int, planned: Mapping[str, float]) -> None:
+        """Rounds done before, and what each level will have spent at the end."""
+
     def round(self, record: RoundRecord) -> None:
         """A round has ended."""
+
+    def stopping(self) -> None:
+        """The user has asked to stop after the round; called from a thread of its own."""
 
     def summary(self, config: Config, result: RunResult) -> None:
         """The run has ended."""
@@ -57,6 +59,15 @@ class LogDisplay:
     def note(self, text: str) -> None:
         """The log has it."""
 
+    def begin(self, done: int, planned: Mapping[str, float]) -> None:
+        """Log what is planned."""
+        for level, epsilon in planned.items():
+            logger.info("ε_%s will be at most %.3f at the end", level, epsilon)
+
+    def stopping(self) -> None:
+        """Log it."""
+        logger.info("%s", STOPPING)
+
     def round(self, record: RoundRecord) -> None:
         """Log the round."""
         logger.info("%s", describe_round(record))
@@ -67,43 +78,44 @@ class LogDisplay:
 
 
 class ConsoleDisplay:
-    """A progress bar on a terminal, a line a round elsewhere; a table at the end."""
+    """A live panel on a terminal, a line a round elsewhere; a table at the end."""
 
     def __init__(self, config: Config, console: Console | None = None) -> None:
         self.console = console or Console()
         self.total, self.metric = config.federation.num_rounds, config.task.metric
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=not self.console.is_terminal,
-        )
-        self._task = self._progress.add_task(f"{config.task.name}", total=self.total, status="")
+        self._panel = LivePanel(config)
+        self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        if self.console.is_terminal:
+            self._live = Live(self._panel, console=self.console, refresh_per_second=5)
+            self._live.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._progress.stop()
+        self._panel.is_over = True
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     def note(self, text: str) -> None:
         """Print it."""
         self.console.print(f"[yellow]{text}", soft_wrap=True, highlight=False)
 
+    def begin(self, done: int, planned: Mapping[str, float]) -> None:
+        """Show it beside the gauges."""
+        self._panel.begin(done, planned)
+
+    def stopping(self) -> None:
+        """Say so in the panel, or in a line."""
+        self._panel.is_stopping = True
+        if self._live is None:
+            self.console.print(STOPPING, soft_wrap=True, highlight=False)
+
     def round(self, record: RoundRecord) -> None:
-        """Advance the bar, or print the round."""
-        if self.console.is_terminal:
-            value = record.server_metrics.get(self.metric)
-            status = "" if value is None else f"val {self.metric} {value:.3f}"
-            status += "".join(f" ε_{level} {e:.2f}" for level, e in record.epsilons.items())
-            self._progress.update(self._task, completed=record.server_round, status=status)
-        else:
+        """Bring the panel up to date, or print the round."""
+        self._panel.round(record)
+        if self._live is None:
             self.console.print(describe_round(record), soft_wrap=True, highlight=False)
         for name, reason in record.failed.items():
             self.console.print(

@@ -266,7 +266,7 @@ def _print_level(console: Console, made: Plan, level: str, spent: Spending) -> N
     found = made.signals.get(level)
     if found is not None:
         rows.add_row("signal : noise", _signal(found, made.weights))
-    epsilon = max(spent.epsilon.values())
+    epsilon = spent.epsilon.get(said.method, max(spent.epsilon.values()))
     rows.add_row("in words", f"an even guess about {UNITS[level]} can become {odds(epsilon)}")
     console.print(Padding(rows, (0, 0, 0, 2)), highlight=False)
 

@@ -1,0 +1,81 @@
+"""Ctrl-C: the first asks a run to stop after its round, the second at once; both can be resumed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Interrupted(RuntimeError):
+    """The user asked the run to stop, and its round is over."""
+
+
+class StopRequest:
+    """What the user has asked for so far. Before and after training, a stop is at once.
+
+    >>> stop = StopRequest()
+    >>> with stop.during_rounds(lambda: None):
+    ...     stop.ask()
+    ...     stop.after_round, stop.at_once
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self.after_round = self.at_once = False
+        self._notify: Callable[[], None] | None = None
+
+    def ask(self) -> None:
+        """One more Ctrl-C."""
+        self.at_once = self.after_round or self._notify is None
+        self.after_round = True
+        if not self.at_once and self._notify is not None:
+            # Not in the signal handler: what it interrupted may hold the lock of a stream.
+            threading.Thread(target=self._notify, daemon=True).start()
+
+    @contextmanager
+    def during_rounds(self, notify: Callable[[], None]) -> Iterator[None]:
+        """While this lasts, the first request waits for the end of a round.
+
+        Args:
+            notify: called when it is made, in a thread of its own.
+        """
+        self._notify = notify
+        try:
+            yield
+        finally:
+            self._notify = None
+
+
+@contextmanager
+def on_ctrl_c(stop: StopRequest, *, in_thread: bool = False) -> Iterator[None]:
+    """Turn Ctrl-C into requests while this lasts; a request for at once is a KeyboardInterrupt.
+
+    A process that ignores SIGINT, as a shell's background job does, goes on ignoring it.
+
+    Args:
+        stop: what is asked.
+        in_thread: the run is in another thread, which looks at `stop` itself and must not be left
+            behind by an exception here; one request more then ends the process.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    if not is_main or before in (signal.SIG_IGN, None):
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        was_at_once = stop.at_once
+        stop.ask()
+        if stop.at_once and not in_thread:
+            raise KeyboardInterrupt
+        if was_at_once:
+            os._exit(130)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
