@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -25,7 +26,6 @@ UNITS = {"sample": "one record", "user": "one client"}
 BAR_WIDTH = 28
 RECENT = 10
 MOST_METRICS = 8
-NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 class LivePanel:
@@ -130,23 +130,21 @@ class LivePanel:
         row.add_row(bar, Text(said, style=colour), Text(end, style="dim"))
         return row
 
-    def _metrics(self) -> Text:
+    def _metrics(self) -> Columns:
         """The last validation, the chosen metric first, each with its change."""
-        text = Text()
         shown = sorted(self.metrics, key=lambda name: (name != self.metric, "/" in name, name))
+        cells = []
         for key in shown[:MOST_METRICS]:
-            text.append("  " if text else "")
-            # A name, its value and its change stay on one line.
-            value = f"{key}{NO_BREAK}{self.metrics[key]:.4f}"
-            text.append(value, "bold" if key == self.metric else "")
+            cell = Text(f"{key} {self.metrics[key]:.4f}", "bold" if key == self.metric else "")
             change = self.change.get(key)
             if change is not None:
                 better = (change > 0) is (key != "loss")
                 colour = "dim" if change == 0 else "green" if better else "red"
-                text.append(f"{NO_BREAK}{change:+.4f}".replace("-", "−"), colour)
+                cell.append(f" {change:+.4f}".replace("-", "−"), colour)
+            cells.append(cell)
         if self.validated != self.completed:
-            text.append(f"  (round {self.validated})", "dim")
-        return text
+            cells.append(Text(f"of round {self.validated}", "dim"))
+        return Columns(cells, padding=(0, 2))
 
     def _status(self) -> Text | Table:
         if self.is_over:
