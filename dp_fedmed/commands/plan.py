@@ -34,9 +34,10 @@ dp-fedmed run, and gives the same noise multipliers as that run.
   --plot       a picture of epsilon by round and noise by client; plan.png unless a name follows
   --records    each client's number of training records, instead of those of the data
 
-How to read it: q is a record's chance to be in a step, T the noisy steps, sigma the noise in units
-of the clipping norm. Sigma is calibrated for privacy.*.target_epsilon by privacy.accountant (rdp or
-pld); the other one is shown beside it. The client that binds is the one that needs the most noise.
+How to read it: q is a record's chance to be in a step, T the noisy steps (so many a round), sigma
+the noise in units of the clipping norm. Sigma is calibrated for privacy.*.target_epsilon by
+privacy.accountant (rdp or pld); the other accountant's epsilon is shown beside. The client that
+binds is the one that needs the most noise.
 Exit code 2: a setting that cannot be, or a target that no noise reaches.
 """
 

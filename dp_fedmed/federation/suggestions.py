@@ -50,9 +50,11 @@ class Suggestion:
     @property
     def text(self) -> str:
         """One line."""
-        effects = [f"σ {self.sigma[0]:.3g} → {self.sigma[1]:.3g} ({_percent(*self.sigma)})"]
-        noise = _percent(*self.noise)
-        if noise != _percent(*self.sigma):
+        change, noise = _percent(*self.sigma), _percent(*self.noise)
+        effects = []
+        if self.sigma[0] != self.sigma[1]:
+            effects.append(f"σ {self.sigma[0]:.3g} → {self.sigma[1]:.3g} ({change})")
+        if noise != change:
             what = "gradient" if self.level == "sample" else "update"
             effects.append(f"noise in an averaged {what} {noise}")
         if self.steps[0] != self.steps[1]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -25,6 +26,13 @@ from dp_fedmed.federation.suggestions import Suggestion
 
 SCHEMA = 1
 BARS = "▁▂▃▄▅▆▇█"
+TABLE: dict[str, Any] = {
+    "title_style": "bold",
+    "title_justify": "left",
+    "box": box.SIMPLE_HEAD,
+    "pad_edge": False,
+    "padding": (0, 1, 0, 0),
+}
 UNITS = {"sample": "one record", "user": "one client"}
 
 
@@ -158,7 +166,10 @@ def print_plan(made: Plan, console: Console) -> None:
     _print_shared(console, made)
     _print_list(console, "Warnings", made.warnings, "yellow")
     by = "" if said.method == "rdp" else " (compared by RDP)"
-    lines = [each.text for each in made.suggestions]
+    several = len(said.levels) > 1
+    lines = [
+        (f"for {UNITS[each.level]}, " if several else "") + each.text for each in made.suggestions
+    ]
     _print_list(console, f"What would lower the noise, at the same ε{by}", lines, "green")
 
 
@@ -173,13 +184,12 @@ def _client_table(made: Forecast) -> Table:
     more = "" if len(shown) == len(made.groups) else f", {len(shown)} of {len(made.groups)} sizes"
     table = Table(
         title=f"One record, at δ={first.delta:.3g}{_against(first)}{more}",
-        title_style="bold",
-        title_justify="left",
+        **TABLE,
     )
     table.add_column("client", no_wrap=True)
-    for name in ("records", "q", "steps/round", "T", "σ", "ε RDP", "ε PLD"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+    for name in ("records", "q", "a round", "T", "σ", "ε RDP", "ε PLD"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for group in shown:
         spent = group.spending
         binds = made.binding is not None and group.names == made.binding.names
@@ -230,8 +240,7 @@ def _against(spent: Spending) -> str:
 def _federation_table(made: Forecast, spent: Spending) -> Table:
     table = Table(
         title=f"One client, at δ={spent.delta:.3g}{_against(spent)}",
-        title_style="bold",
-        title_justify="left",
+        **TABLE,
     )
     for name in ("clients", "a round", "q", "T", "σ", "ε RDP", "ε PLD"):
         table.add_column(name, justify="right")
@@ -284,8 +293,8 @@ def _curve(points: Sequence[tuple[int, float]], target: float | None, method: st
     )
     text = Text(line + "  ", style="cyan")
     marks = sorted({0, len(points) // 4, len(points) // 2, len(points) - 1})
-    named = ", ".join(f"round {points[i][0]}: {points[i][1]:.3g}" for i in marks)
-    return text.append(f"{named} ({method.upper()})", style="default")
+    named = ", ".join(f"{points[i][0]}: {points[i][1]:.3g}" for i in marks)
+    return text.append(f"round {named} ({method.upper()})", style="default")
 
 
 def _signal(found: Signal, weights: int | None) -> str:

@@ -24,6 +24,7 @@ def plot_plan(made: Forecast, path: Path) -> None:
     for panel, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
         panel(axes, made)
         axes.grid(alpha=0.3, axis="y")
+        axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
     config = made.config
     figure.suptitle(
@@ -41,9 +42,15 @@ def _spending(axes: Any, made: Forecast) -> None:
         rounds, epsilons = zip(*points, strict=True)
         colour = COLOURS[level]
         axes.plot([0, *rounds], [0.0, *epsilons], color=colour, lw=2, label=LABELS[level])
-        end = f"{epsilons[-1]:.2f}"
+        axes.scatter(rounds[-1], epsilons[-1], color=colour, s=18, zorder=3)
         axes.annotate(
-            end, (rounds[-1], epsilons[-1]), (4, 0), textcoords="offset points", fontsize=8
+            f"{epsilons[-1]:.2f}",
+            (rounds[-1], epsilons[-1]),
+            (0, -12),
+            textcoords="offset points",
+            fontsize=8,
+            ha="center",
+            color=colour,
         )
         if spent.target is not None:
             axes.axhline(spent.target, color=colour, ls="--", lw=1, alpha=0.8)
@@ -59,18 +66,14 @@ def _spending(axes: Any, made: Forecast) -> None:
     axes.set_xlabel("round")
     axes.set_ylabel(f"ε spent at most ({made.curves_by.upper()})")
     axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
 def _noise(axes: Any, made: Forecast) -> None:
-    """σ of each client; where records are not protected, how many each has."""
-    rows = [
-        (group.plan.records, group.spending.sigma, name, group is made.binding)
-        for group in made.groups
-        for name in group.names
-    ]
-    if not rows:
+    """σ of each client, or of each size of client; unprotected, how many records each has."""
+    if not made.groups:
         sizes = sorted(made.records.values())
         axes.bar(range(len(sizes)), sizes, color=GREY, width=0.8)
         axes.set_xlabel("clients, smallest first")
@@ -78,17 +81,31 @@ def _noise(axes: Any, made: Forecast) -> None:
         axes.set_xticks([])
         return
     axes.set_ylabel("noise multiplier σ")
-    if len(rows) > MOST_BARS:
-        points = [(size, sigma) for size, sigma, _, _ in rows]
-        axes.scatter(*zip(*points, strict=True), s=14, color=BLUE, alpha=0.6, linewidths=0)
-        binding = [(size, sigma) for size, sigma, _, binds in rows if binds]
-        axes.scatter(*zip(*binding, strict=True), s=28, color=ORANGE, label="binds")
-        axes.set_xlabel("training records of a client")
-        axes.set_ylim(bottom=0)
-        axes.legend(frameon=False, fontsize=8)
+    if len(made.groups) > MOST_BARS:
+        _noise_by_size(axes, made)
         return
-    colours = [ORANGE if binds else BLUE for _, _, _, binds in rows]
-    axes.bar(range(len(rows)), [sigma for _, sigma, _, _ in rows], color=colours, width=0.7)
-    ticks = [f"{name.removeprefix('client-')}\n{size}" for size, _, name, _ in rows]
-    axes.set_xticks(range(len(rows)), ticks, fontsize=7, rotation=90 if len(rows) > 10 else 0)
-    axes.set_xlabel("client and its training records (orange: it binds)")
+    one_by_one = len(made.records) <= MOST_BARS
+    rows = [
+        (f"{name.removeprefix('client-')}\n{group.plan.records}", group)
+        for group in made.groups
+        for name in (group.names if one_by_one else [f"{len(group.names)} ×"])
+    ]
+    colours = [ORANGE if group is made.binding else BLUE for _, group in rows]
+    sigmas = [group.spending.sigma for _, group in rows]
+    axes.bar(range(len(rows)), sigmas, color=colours, width=0.7)
+    turned = 90 if len(rows) > 10 else 0
+    axes.set_xticks(range(len(rows)), [tick for tick, _ in rows], fontsize=7, rotation=turned)
+    axes.set_xlim(-0.8, max(len(rows), 3) - 0.2)
+    what = "client and its training records" if one_by_one else "clients × their training records"
+    axes.set_xlabel(f"{what} (orange: binds)")
+
+
+def _noise_by_size(axes: Any, made: Forecast) -> None:
+    points = [(group.plan.records, group.spending.sigma) for group in made.groups]
+    axes.scatter(*zip(*points, strict=True), s=14, color=BLUE, alpha=0.7, linewidths=0)
+    if made.binding is not None:
+        at = (made.binding.plan.records, made.binding.spending.sigma)
+        axes.scatter(*at, s=36, color=ORANGE, label="binds", zorder=3)
+    axes.set_xlabel("training records of a client")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8)
