@@ -29,6 +29,7 @@ RESUME = "tests/federation/test_resume.py"
 ANOMALY = "tests/federation/test_anomaly.py"
 NOISE = "tests/privacy/test_noise.py"
 LEDGER = "tests/privacy/test_ledger.py"
+STOPPING = "tests/federation/test_stopping.py"
 
 
 @dataclass(frozen=True)
@@ -347,8 +348,8 @@ BREAKS = [
     ),
     Break(
         "a patient counts with all records",
-        "client_app.py",
-        "        if config.data.group_by is None:\n            return indices\n",
+        "data/clients.py",
+        "    if config.data.group_by is None:\n        return indices\n",
         "        return indices\n",
         f"{STYLES}::test_patients_are_capped_and_have_their_own_epsilon",
     ),
@@ -365,6 +366,36 @@ BREAKS = [
         "os.open(temporary, flags, 0o600)",
         "os.open(temporary, flags, 0o644)",
         f"{NOISE}::test_key_files_are_private_exclusive_and_round_trip",
+    ),
+    Break(
+        "a plan by another accountant than the run's",
+        "federation/forecast.py",
+        "return make_plan(config, records=records, sampler=sampler, is_private=is_private)",
+        "return make_plan(\n            with_accountant(config, AccountantName.rdp),\n"
+        "            records=records,\n            sampler=sampler,\n"
+        "            is_private=is_private,\n        )",
+        "tests/test_plan.py::test_a_run_spends_and_noises_just_as_planned",
+    ),
+    Break(
+        "a plan that counts records otherwise than a client",
+        "federation/forecast.py",
+        "client_indices(config, data, client=number, num_clients=count)[0]",
+        "client_indices(config, data, client=number, num_clients=count)[0].repeat(2)",
+        "tests/test_plan.py::test_records_are_counted_as_a_client_counts_them",
+    ),
+    Break(
+        "a secret cohort on the terminal",
+        "federation/server_run.py",
+        'record = public_record(record, row["epsilon"])',
+        'record.epsilons = row["epsilon"]',
+        f"{STOPPING}::test_on_a_terminal_the_panel_is_drawn_and_ctrl_c_ends_the_round",
+    ),
+    Break(
+        "a stop after the round that leaves no checkpoint",
+        "federation/server_run.py",
+        "if isinstance(error, Interrupted) and",
+        "if False and",
+        f"{STOPPING}::test_on_a_terminal_the_panel_is_drawn_and_ctrl_c_ends_the_round",
     ),
 ]
 

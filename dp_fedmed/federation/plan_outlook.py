@@ -183,12 +183,9 @@ def _signal_warnings(made: Forecast, level: str, found: Signal) -> list[str]:
             f"{found.coordinate:.2g} of the noise"
         )
     elif found.run is not None and found.run < DROWNED:
-        needed = f"{1.0 / found.run:.3g}"
-        remedy = (
-            f"about {needed} times the clients in a round, or a model with fewer weights"
-            if level == "user"
-            else f"about {needed} times the records in a batch, or a model with fewer weights"
-        )
+        whole = "at each client" if spent.sample_rate == 1.0 else "in a batch"
+        units = "clients in a round" if level == "user" else f"records {whole}"
+        remedy = f"about {1.0 / found.run:.2g} times the {units}, or a model with fewer weights"
         said.append(
             f"noise drowns the {'updates' if level == 'user' else 'gradients'}: after all "
             f"{spent.steps} steps the signal is at most {found.run:.2g} of the noise in norm; it "
