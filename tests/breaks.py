@@ -350,7 +350,7 @@ BREAKS = [
         "a patient counts with all records",
         "data/clients.py",
         "    if config.data.group_by is None:\n        return indices\n",
-        "        return indices\n",
+        "    return indices\n",
         f"{STYLES}::test_patients_are_capped_and_have_their_own_epsilon",
     ),
     Break(
