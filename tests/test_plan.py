@@ -239,6 +239,7 @@ def test_without_privacy_it_says_what_privacy_would_need(
         (["--records"], "for example --records 1200,400,90"),
         (["--records", "5,0"], "for example --records 1200,400,90"),
         (["--records", "50,60", "federation.num_clients=5"], "contradicts --records"),
+        (["federation.num_rounds=3,5"], "a plan is for one run"),
         (["federation.num_round=3"], "did you mean 'federation.num_rounds'"),
         (["privacy=sample", "privacy.sample.target_delta=1.5"], "privacy.sample.target_delta=1.5"),
         (["privacy=sample", "privacy.sample.target_epsilon=nan"], "not a finite number"),

@@ -149,6 +149,8 @@ def _make(asked: _Asked) -> Plan:
     for word in asked.overrides:
         if word.lstrip("+~").split("=")[0] in ("resume", "new_phase"):
             raise ConfigError(f"{word}: a plan is for a new run; leave resume and new_phase out")
+        if _is_sweep(word):
+            raise ConfigError(f"{word} names several values: a plan is for one run; give one")
     overrides = list(asked.overrides)
     if asked.records is not None:
         given = [word for word in overrides if word.startswith("federation.num_clients=")]
@@ -174,6 +176,17 @@ def _make(asked: _Asked) -> Plan:
         suggestions=tuple(suggestions(made, fast=asked.fast)),
         shared=shared_spending(config, made),
     )
+
+
+def _is_sweep(word: str) -> bool:
+    """Whether Hydra would make several runs of an override."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_override(word).is_sweep_override()
+    except HydraException:
+        return False  # it says what is wrong when it composes
 
 
 def _data(config: Config) -> DataSet:
