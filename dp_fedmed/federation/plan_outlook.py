@@ -10,10 +10,10 @@ from typing import Any
 
 from dp_fedmed.config import Config, PrivacyStyle, SamplerName, TaskKind
 from dp_fedmed.federation.data_ledger import DataLedger, RunSpending
-from dp_fedmed.federation.forecast import Forecast, Signal, Spending, rounds_within, signal
+from dp_fedmed.federation.forecast import Forecast, Spending, rounds_within
 from dp_fedmed.federation.privacy_plan import delta_warning
 from dp_fedmed.federation.shared_events import to_entries
-from dp_fedmed.privacy import PrivacyEvent, calibrate
+from dp_fedmed.privacy import PrivacyEvent, calibrate, compute_noise_multiplier
 from dp_fedmed.privacy.composition import Method
 
 OTHER_TARGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -68,6 +68,57 @@ def _sigma_for(spent: Spending, target: float, method: Method) -> float | None:
         )
     except ValueError:
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signal:
+    """The longest signal that clipping lets through, beside the noise; all are ratios.
+
+    Attributes:
+        coordinate: of a step, in one weight in which everything sits.
+        norm: of a step, over all weights; None where their number is not known.
+        run: the same after all steps, whose signals add up while noises partly cancel.
+        efficiency: share of the signal-to-noise that one step with everybody would have for the
+            same ε: what small batches or cohorts waste.
+    """
+
+    coordinate: float
+    norm: float | None
+    run: float | None
+    efficiency: float | None
+
+
+def signal(spent: Spending, *, units: float, weights: int | None, averaged: float = 1.0) -> Signal:
+    """How much signal a plan leaves.
+
+    Args:
+        spent: the plan of one level.
+        units: records of a step, or clients of a round, that are expected.
+        weights: of the model.
+        averaged: clients over which the result is averaged again.
+    """
+    coordinate = units / spent.sigma
+    norm = None if weights is None else coordinate / math.sqrt(weights)
+    run = None if norm is None else norm * math.sqrt(spent.steps * averaged)
+    return Signal(coordinate=coordinate, norm=norm, run=run, efficiency=_efficiency(spent))
+
+
+def _efficiency(spent: Spending) -> float | None:
+    """q·√T/σ, over the same of one full step: at most 1, and near it where σ is large."""
+    epsilon = spent.epsilon["rdp"]
+    if spent.steps == 0 or spent.sample_rate == 1.0:
+        return None if spent.steps == 0 else 1.0
+    try:
+        alone = compute_noise_multiplier(
+            target_epsilon=epsilon,
+            target_delta=spent.delta,
+            sample_rate=1.0,
+            steps_per_round=1,
+            num_rounds=1,
+        )
+    except ValueError:
+        return None
+    return min(1.0, spent.sample_rate * math.sqrt(spent.steps) * alone / spent.sigma)
 
 
 def signals(made: Forecast, weights: int | None) -> dict[str, Signal]:

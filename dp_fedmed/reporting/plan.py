@@ -13,9 +13,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dp_fedmed.federation.forecast import MOST_ROWS, Forecast, Group, Signal, Spending
+from dp_fedmed.federation.forecast import MOST_ROWS, Forecast, Group, Spending
 from dp_fedmed.federation.plan_outlook import (
     Budget,
+    Signal,
     budget,
     odds,
     signals,
