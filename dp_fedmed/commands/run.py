@@ -126,6 +126,7 @@ def federate(config: Config) -> int:
 
         quiet_console()
         from dp_fedmed.federation.resume import RunFinished
+        from dp_fedmed.federation.run_store import LEDGER_FILE
 
     if config.resume is not None:
         console.print(f"Going on with {config.run_dir}", soft_wrap=True, highlight=False)
@@ -134,6 +135,14 @@ def federate(config: Config) -> int:
     except RunFinished as finished:
         console.print(str(finished), soft_wrap=True, highlight=False)
         return 0
+    except KeyboardInterrupt:  # at once: before the rounds, or while the end is written
+        if (Path(config.run_dir) / LEDGER_FILE).is_file():
+            console.print(
+                f"Interrupted. Go on with: dp-fedmed resume {config.run_dir}",
+                soft_wrap=True,
+                highlight=False,
+            )
+        return EXIT_INTERRUPTED
     if result.stopped.startswith("interrupted"):
         return EXIT_INTERRUPTED
     return 0 if result.stopped == "completed" else EXIT_STOPPED
