@@ -50,8 +50,15 @@ class SweepJob:
         return " ".join(f"{key}={value}" for key, value in self.overrides.items())
 
 
-def make_jobs(words: Sequence[Sequence[str]], first: int = 0) -> list[SweepJob]:
-    """The jobs of Hydra's lists of overrides; what all have in common is not swept.
+def make_jobs(
+    words: Sequence[Sequence[str]], first: int = 0, named: Sequence[str] = ()
+) -> list[SweepJob]:
+    """The jobs of Hydra's lists of overrides.
+
+    Args:
+        words: the overrides of each job.
+        first: the first one's number.
+        named: keys that are swept even if these jobs have one value of them in common.
 
     >>> [str(job) for job in make_jobs([["a=1", "seed=0"], ["a=1", "seed=1"]])]
     ['seed=0', 'seed=1']
@@ -61,7 +68,11 @@ def make_jobs(words: Sequence[Sequence[str]], first: int = 0) -> list[SweepJob]:
     parser = OverridesParser.create()
     parsed = [{o.key_or_group: o.value() for o in parser.parse_overrides(list(w))} for w in words]
     keys = list(dict.fromkeys(key for values in parsed for key in values))
-    swept = [key for key in keys if any(v.get(key) != parsed[0].get(key) for v in parsed)]
+    swept = [
+        key
+        for key in keys
+        if key in named or any(values.get(key) != parsed[0].get(key) for values in parsed)
+    ]
     return [
         SweepJob(
             first + number,
@@ -70,6 +81,19 @@ def make_jobs(words: Sequence[Sequence[str]], first: int = 0) -> list[SweepJob]:
         )
         for number, values in enumerate(parsed)
     ]
+
+
+def swept_keys(words: Sequence[str]) -> list[str]:
+    """The keys of overrides that list several values; a later word for a key replaces it.
+
+    >>> swept_keys(["privacy=none,sample", "seed=0,1", "privacy=sample"])
+    ['seed']
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_overrides(list(words))
+    last = {override.key_or_group: override for override in parsed}
+    return [key for key, override in last.items() if override.is_sweep_override()]
 
 
 def _plain(value: Any) -> Any:
@@ -113,25 +137,38 @@ class SweepDirectory:
         return self.path / f"{job:03d}.log"
 
     def _claim(self, command: list[str], jobs: Sequence[SweepJob]) -> None:
-        stored = read_sweep(self.path) if (self.path / SWEEP_FILE).exists() else None
-        swept = _swept(jobs)
-        if stored is None:
+        if not is_sweep(self.path):
             content = {
                 "schema": SCHEMA,
                 "command": command,
-                "swept": swept,
+                "swept": _swept(jobs),
                 "jobs": len(jobs),
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
                 "version": __version__,
             }
             self._write_sweep(content)
             return
-        if _essential(stored["command"]) != _essential(command) or stored["swept"] != swept:
+        stored = read_sweep(self.path)
+        known = all(
+            value in stored["swept"].get(key, ())
+            for key, values in _swept(jobs).items()
+            for value in values
+        )
+        if _essential(stored["command"]) != _essential(command) or not known:
             raise ConfigError(
                 f"run_dir={self.path} holds another sweep ({shlex.join(stored['command'])}): go on "
                 f"with it by dp-fedmed resume {self.path}, or give this one another run_dir"
             )
         self.rows = {row["job"]: row for row in read_results(self.path)}
+
+    def extend(self, jobs: Sequence[SweepJob]) -> None:
+        """Take in a further batch of a sweeper that hands out its jobs bit by bit."""
+        stored = read_sweep(self.path)
+        for key, values in _swept(jobs).items():
+            held = stored["swept"].setdefault(key, [])
+            held += [value for value in values if value not in held]
+        stored["jobs"] = max(stored["jobs"], jobs[-1].number + 1)
+        self._write_sweep(stored)
 
     def _write_sweep(self, content: Mapping[str, Any]) -> None:
         import yaml

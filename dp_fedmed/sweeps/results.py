@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from yaml import YAMLError
 
 from dp_fedmed.config import Config, PrivacyStyle, from_yaml
 from dp_fedmed.federation.run_directory import CONFIG_FILE, METRICS_FILE, REPORT_FILE
@@ -86,6 +89,9 @@ def failed_row(
     config: Config | None = None,
 ) -> Row:
     """The row of a job that did not come to its end, with what is known of it."""
+    if config is None:
+        with contextlib.suppress(OSError, ValueError, YAMLError):
+            config = from_yaml((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
     return _described(job, run_dir, overrides, config) | {
         "status": FAILED,
         "message": " ".join(message.split()),
@@ -106,9 +112,9 @@ def _described(
         "overrides": dict(overrides),
         "status": FAILED,
         "message": "",
-        "task": "" if config is None else config.task.name,
+        "task": str(overrides.get("task", "")) if config is None else config.task.name,
         "style": str(PrivacyStyle.none if config is None else config.privacy.style),
-        "seed": 0 if config is None else config.seed,
+        "seed": overrides.get("seed", 0) if config is None else config.seed,
         "topology": "federated" if config is None else str(config.federation.topology),
         "clients": 0 if config is None else config.federation.num_clients,
         "rounds": 0,
