@@ -228,6 +228,12 @@ def _check_topology(config: Config) -> None:
             "centralized: there is one site, and it trains in every round; use "
             "federation.sample_rate=1"
         )
+    if config.task.kind is TaskKind.anomaly and federation.sample_rate != 1.0:
+        raise ConfigError(
+            f"federation.sample_rate={federation.sample_rate:g} contradicts federation.topology="
+            f"{federation.topology}: a client that is left out of a release has no detector of its "
+            "own; use federation.sample_rate=1"
+        )
 
 
 def _check_privacy(config: Config) -> None:

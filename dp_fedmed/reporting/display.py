@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from dp_fedmed.config import Config, PrivacyStyle
+from dp_fedmed.config import Config, PrivacyStyle, Topology
 from dp_fedmed.reporting.live import LivePanel
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class ConsoleDisplay:
             table.add_row(*row, style="bold" if key == self.metric else "")
         self.console.print(table)
         self.console.print(
-            f"{config.federation.num_clients} clients, {result.rounds} of {self.total} rounds in "
+            f"{describe_sites(config)}, {result.rounds} of {self.total} rounds in "
             f"{result.seconds:.1f} s; {_choice(config, result)}.",
             highlight=False,
         )
@@ -157,6 +157,16 @@ class ConsoleDisplay:
         self.console.print(
             f"Results: {result.run_dir}", soft_wrap=True, highlight=False, markup=False
         )
+
+
+def describe_sites(config: Config) -> str:
+    """Who trains, in words."""
+    clients = f"{config.federation.num_clients} clients"
+    return {
+        Topology.federated: clients,
+        Topology.centralized: f"one site with the records of {clients}",
+        Topology.local_only: f"{clients}, each alone",
+    }[config.federation.topology]
 
 
 def _choice(config: Config, result: RunResult) -> str:

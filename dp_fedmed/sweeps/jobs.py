@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from dp_fedmed.config import Config, ConfigError, EngineName, compose
-from dp_fedmed.config_resume import quoted
+from dp_fedmed.config import Config, ConfigError, EngineName
+from dp_fedmed.config_resume import stored_settings
 from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob, clear_unbegun, has_begun
 from dp_fedmed.sweeps.results import Row, failed_row, final_line, result_row
 
@@ -50,8 +50,8 @@ class JobRunner:
         try:
             config = self._config(job)
             message = _run(config, tell).stopped
-        except RunFinished:
-            pass
+        except RunFinished as finished:
+            message = f"{finished}, but its metrics.jsonl lacks the final line: restore it"
         except Exception as error:
             message = describe_error(error)
             if message != str(error):
@@ -72,7 +72,7 @@ class JobRunner:
         path = self.directory.run_dir(job.number)
         clear_unbegun(path)
         if has_begun(path):
-            config = compose([f"run_dir={quoted(str(path))}", "resume=last"])
+            config = stored_settings(path).replace(run_dir=str(path), resume="last")
         else:
             config = self.settings(job, str(path))
         return one_worker(config)

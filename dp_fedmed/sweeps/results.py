@@ -102,9 +102,7 @@ def failed_row(
     }
 
 
-def _described(
-    job: int, run_dir: Path, overrides: Mapping[str, Any], config: Config | None
-) -> Row:
+def _described(job: int, run_dir: Path, overrides: Mapping[str, Any], config: Config | None) -> Row:
     """What a row says about a job before it has run; empty where its settings cannot be right."""
     return {
         "job": job,

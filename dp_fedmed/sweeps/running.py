@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from dp_fedmed.config import Config
 from dp_fedmed.reporting.sweep_display import SweepDisplay
 from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob
 from dp_fedmed.sweeps.jobs import JobRunner
-from dp_fedmed.sweeps.pool import Ended, Event, JobPool, Progress, Started
+from dp_fedmed.sweeps.pool import Event, JobPool, Progress, Started
 from dp_fedmed.sweeps.results import Row, failed_row
 
 
@@ -86,18 +87,20 @@ def _on_accelerator(device: str) -> bool:
     return torch.cuda.is_available() or torch.backends.mps.is_available()
 
 
+#: What every job needs sooner or later.
+HEAVY = (
+    *("torch", "torch.func", "opacus", "scipy.optimize", "dp_accounting.pld"),
+    *("matplotlib.pyplot", "matplotlib.backends.backend_agg"),
+    *("sklearn.datasets", "sklearn.metrics", "dp_fedmed.models"),
+    *("dp_fedmed.server_app", "dp_fedmed.client_app", "dp_fedmed.tasks.dp_sgd"),
+)
+
+
 def preload() -> None:
     """Import in this process what every job needs: processes forked from it have it at once."""
-    import matplotlib.pyplot
-    import opacus
-    import scipy.optimize
-    import sklearn.datasets
-    import sklearn.metrics
+    for name in HEAVY:
+        import_module(name)
     import torch
 
-    import dp_fedmed.client_app
-    import dp_fedmed.server_app
-    import dp_fedmed.tasks.dp_sgd  # noqa: F401
-
     torch.set_num_threads(1)  # threads that exist before a fork hang after it
-
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # the first one makes torch import more

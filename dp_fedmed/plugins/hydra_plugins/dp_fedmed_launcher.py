@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob
 
+
 @dataclass
 class PoolLauncherConf:
     """Its settings.
