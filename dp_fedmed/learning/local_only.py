@@ -189,7 +189,7 @@ class LocalOnlyLearner:
 def over_clients(metrics: Sequence[Mapping[str, float]], main: str) -> dict[str, float]:
     """Means of finite values; of the main metric also its spread over the clients.
 
-    >>> over_clients([{"accuracy": 0.5}, {"accuracy": 1.0}], "accuracy")["accuracy/worst"]
+    >>> over_clients([{"accuracy": 0.5}, {"accuracy": 1.0}], "accuracy")["accuracy/clients_worst"]
     0.5
     """
     found: dict[str, float] = {}
@@ -201,9 +201,9 @@ def over_clients(metrics: Sequence[Mapping[str, float]], main: str) -> dict[str,
         if key == main:
             smaller, larger = min(values), max(values)
             is_loss = main == "loss"
-            found[f"{key}/sd"] = statistics.stdev(values) if len(values) > 1 else 0.0
-            found[f"{key}/worst"] = larger if is_loss else smaller
-            found[f"{key}/best"] = smaller if is_loss else larger
+            found[f"{key}/clients_sd"] = statistics.stdev(values) if len(values) > 1 else 0.0
+            found[f"{key}/clients_worst"] = larger if is_loss else smaller
+            found[f"{key}/clients_best"] = smaller if is_loss else larger
     return found
 
 

@@ -129,10 +129,10 @@ class SweepDisplay:
         self._print_settings(rows)
         lost = costs(rows)
         if lost:
-            table = Table("instead of", title="What it costs", title_style="bold")
-            table.add_column(f"loss in {rows[0]['metric']} (mean ± sd over seeds)", justify="right")
+            table = Table("cost of", "with", title="mean ± sd over seeds", title_style="bold")
+            table.add_column(f"lost {rows[0]['metric']}", justify="right")
             for cost in lost:
-                table.add_row(cost.what, str(cost.lost))
+                table.add_row(cost.of, cost.at, str(cost.lost))
             self.console.print(table)
         for line in spending_lines(rows):
             self._print(line)

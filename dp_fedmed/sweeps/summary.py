@@ -98,9 +98,16 @@ def _judged(row: Row) -> float | None:
 
 @dataclass(frozen=True)
 class Cost:
-    """A difference between two ways to train, by seed, in the metric."""
+    """What one way to train loses against another, by seed, in the metric.
 
-    what: str
+    Attributes:
+        of: the one, and what it is compared with.
+        at: the style or the topology of both.
+        lost: the difference; negative where it gains.
+    """
+
+    of: str
+    at: str
     lost: Spread
 
 
@@ -118,34 +125,31 @@ def costs(rows: Sequence[Row]) -> list[Cost]:
         for row in rows
         if (value := test_value(row)) is not None
     }
-    sign = -1.0 if rows[0]["metric"] == "loss" else 1.0
     styles = list(dict.fromkeys(style for _, style, _ in held))
     topologies = list(dict.fromkeys(topology for topology, _, _ in held))
-    pairs = [
+    sides = [
         *(
-            (f"federated instead of pooled records (privacy {style})", here, there)
+            (f"{name} (against {other})", f"privacy {style}", (better, style), (worse, style))
+            for name, other, better, worse in (
+                ("federation", "pooled records", "centralized", "federated"),
+                ("each client alone", "federation", "federated", "local_only"),
+            )
             for style in styles
-            for here, there in [(("centralized", style), ("federated", style))]
         ),
         *(
-            (f"each client alone instead of federated (privacy {style})", here, there)
-            for style in styles
-            for here, there in [(("federated", style), ("local_only", style))]
-        ),
-        *(
-            (f"privacy {style} instead of none ({topology})", here, there)
-            for topology in topologies
+            (f"privacy {style} (against none)", topology, (topology, "none"), (topology, style))
             for style in styles
             if style != "none"
-            for here, there in [((topology, "none"), (topology, style))]
+            for topology in topologies
         ),
     ]
+    sign = -1.0 if rows[0]["metric"] == "loss" else 1.0
     found = []
-    for what, here, there in pairs:
-        seeds = [seed for *side, seed in held if tuple(side) == here and (*there, seed) in held]
-        if seeds:
-            lost = [sign * (held[*here, seed] - held[*there, seed]) for seed in seeds]
-            found.append(Cost(what, Spread.of(lost)))
+    for of, at, better, worse in sides:
+        seeds = [seed for *side, seed in held if tuple(side) == better and (*worse, seed) in held]
+        lost = [sign * (held[*better, seed] - held[*worse, seed]) for seed in seeds]
+        if lost:
+            found.append(Cost(of, at, Spread.of(lost)))
     return found
 
 
