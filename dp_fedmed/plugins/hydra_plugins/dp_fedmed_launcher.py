@@ -6,7 +6,9 @@ where Python finds it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +69,8 @@ class PoolLauncher(Launcher):
             self._directory = SweepDirectory(path, current().command, jobs)
         else:
             self._directory.extend(jobs)
-        rows = run_jobs(self._directory, jobs, self._settings_of, self._at_a_time())
+        with self._engine():
+            rows = run_jobs(self._directory, jobs, self._settings_of, self._at_a_time())
         values = {row["job"]: row["val"].get(row["metric"]) for row in rows}
         wrong = len(rows) < len(jobs) or any(row["status"] != "completed" for row in rows)
         current().exit_code = max(current().exit_code, EXIT_STOPPED if wrong else 0)
@@ -94,6 +97,15 @@ class PoolLauncher(Launcher):
         with open_dict(tree):
             del tree["hydra"]
         return current().settings(tree, words, run_dir)
+
+    def _engine(self) -> AbstractContextManager[None]:
+        """What all jobs share besides this process: one Ray, if they are to start one."""
+        engine = self.config.engine
+        if engine.name is not EngineName.ray or engine.address is not None:
+            return nullcontext()
+        from dp_fedmed.sweeps.ray_cluster import ray_cluster
+
+        return ray_cluster(engine.workers or os.cpu_count() or 1)
 
     def _at_a_time(self) -> int:
         """Jobs at a time: one for each core that a job uses, one alone on an accelerator."""
