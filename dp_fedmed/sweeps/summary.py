@@ -129,7 +129,7 @@ def costs(rows: Sequence[Row]) -> list[Cost]:
     topologies = list(dict.fromkeys(topology for topology, _, _ in held))
     sides = [
         *(
-            (f"{name} (against {other})", f"privacy {style}", (better, style), (worse, style))
+            (f"{name} vs {other}", f"privacy {style}", (better, style), (worse, style))
             for name, other, better, worse in (
                 ("federation", "pooled records", "centralized", "federated"),
                 ("each client alone", "federation", "federated", "local_only"),
@@ -137,7 +137,7 @@ def costs(rows: Sequence[Row]) -> list[Cost]:
             for style in styles
         ),
         *(
-            (f"privacy {style} (against none)", topology, (topology, "none"), (topology, style))
+            (f"privacy {style} vs none", topology, (topology, "none"), (topology, style))
             for style in styles
             if style != "none"
             for topology in topologies

@@ -175,10 +175,10 @@ def test_costs_compare_the_same_seeds() -> None:
         for seed, value in enumerate(held)
     ]
     found = {(cost.of, cost.at): cost.lost for cost in costs(rows)}
-    assert found["federation (against pooled records)", "privacy none"].mean == pytest.approx(0.01)
-    alone = found["each client alone (against federation)", "privacy none"]
+    assert found["federation vs pooled records", "privacy none"].mean == pytest.approx(0.01)
+    alone = found["each client alone vs federation", "privacy none"]
     assert (alone.mean, alone.sd) == (pytest.approx(0.18), None)
-    assert found["privacy sample (against none)", "federated"].mean == pytest.approx(0.09)
+    assert found["privacy sample vs none", "federated"].mean == pytest.approx(0.09)
     assert len(found) == 3
     for one in rows:
         one["overrides"]["training.lr"] = 0.1

@@ -162,7 +162,7 @@ def test_a_preset_needs_no_flag_and_the_command_line_wins_over_it(tmp_path: Path
         for style in ("none", "sample")
     ]
     assert {row["seed"] for row in rows} == {0}
-    assert "federation (against pooled records)" in done.stdout
+    assert "federation vs pooled records" in done.stdout
     wrong = dp_fedmed("run", "sweep=epsilons")
     assert wrong.returncode == 2
     assert "sweep=epsilons is not offered; did you mean 'epsilon'?" in wrong.stderr

@@ -101,7 +101,7 @@ class PoolLauncher(Launcher):
     def _engine(self) -> AbstractContextManager[None]:
         """What all jobs share besides this process: one Ray, if they are to start one."""
         engine = self.config.engine
-        if engine.name is not EngineName.ray or engine.address is not None:
+        if engine.name is not EngineName.ray or engine.address or os.environ.get("RAY_ADDRESS"):
             return nullcontext()
         from dp_fedmed.sweeps.ray_cluster import ray_cluster
 
