@@ -46,7 +46,8 @@ class SweepDisplay:
     ) -> None:
         self.path, self.console = path, console or Console()
         self.rows = list(rows)
-        self.total, self.done = len(jobs), len(rows)
+        self.done = len(rows)
+        self.total = len({job.number for job in jobs} | {row["job"] for row in rows})
         self._started: dict[int, float] = {}
         self._lines: dict[int, TaskID] = {}
         # Without a thread of its own: workers are forked while this is shown.

@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from dp_fedmed.config import Config, ConfigError, EngineName
@@ -42,9 +43,7 @@ class JobRunner:
         started = time.perf_counter()
         path = self.directory.run_dir(job.number)
         log = self.directory.log_file(job.number)
-        with open(log, "ab") as file:
-            os.dup2(file.fileno(), sys.stdout.fileno())
-            os.dup2(file.fileno(), sys.stderr.fileno())
+        _print_into(log)
         config: Config | None = None
         message = ""
         try:
@@ -76,6 +75,15 @@ class JobRunner:
         else:
             config = self.settings(job, str(path))
         return one_worker(config)
+
+
+def _print_into(log: Path) -> None:
+    """Send what this process prints to a file, for its owner only: it may name clients."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with os.fdopen(os.open(log, flags, 0o600), "ab") as file:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(file.fileno(), stream.fileno())
 
 
 def one_worker(config: Config) -> Config:

@@ -48,9 +48,8 @@ def run_jobs(
     finally:
         pool.close()
         directory.write_results()
-    rows = [directory.rows[job.number] for job in jobs if job.number in directory.rows]
-    display.summary(rows)
-    return rows
+    display.summary([directory.rows[number] for number in sorted(directory.rows)])
+    return [directory.rows[job.number] for job in jobs if job.number in directory.rows]
 
 
 def _take_in(directory: SweepDirectory, display: SweepDisplay, event: Event) -> None:
