@@ -39,13 +39,19 @@ def main(arguments: list[str]) -> int:
     if not any(word.startswith("hydra/launcher=") for word in checked):
         checked.append(f"hydra/launcher={launcher.NAME}")
     codes: list[int] = []
+
+    def job(tree: Any) -> None:
+        codes.append(_run_job(tree))
+        if codes[-1] == EXIT_INTERRUPTED:
+            raise KeyboardInterrupt  # a sweep of another launcher ends too
+
     sys.argv = ["dp-fedmed run", *checked]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # have its errors raised, so that we can word them
     decorate = hydra.main(
         version_base="1.3", config_path=str(config.conf_dir()), config_name="config"
     )
     try:
-        decorate(lambda tree: codes.append(_run_job(tree)))()
+        decorate(job)()
     except (HydraException, OmegaConfBaseException) as error:
         raise config.ConfigError(config.root_message(error)) from error
     except OSError as error:
@@ -54,6 +60,8 @@ def main(arguments: list[str]) -> int:
         raise config.ConfigError(
             f"run_dir={error.filename} cannot be made: {error.strerror}"
         ) from error
+    finally:
+        invocation.end()
     return max([*codes, invocation.exit_code])
 
 

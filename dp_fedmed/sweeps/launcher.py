@@ -23,11 +23,13 @@ class Invocation:
         command: what the user typed.
         settings: makes a job's configuration of Hydra's tree, its overrides and its run directory.
         exit_code: of the sweep, once it has ended.
+        end: called when everything is over.
     """
 
     command: Sequence[str]
     settings: Callable[[Any, Sequence[str], str], Config]
     exit_code: int = 0
+    end: Callable[[], None] = lambda: None
 
 
 _current: list[Invocation] = []

@@ -18,7 +18,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 
 from dp_fedmed.commands import EXIT_STOPPED
-from dp_fedmed.config import Config, EngineName
+from dp_fedmed.config import Config, ConfigError, EngineName
 from dp_fedmed.sweeps.launcher import current
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class PoolLauncher(Launcher):
         if self._directory is None:
             path = Path(str(hydra.sweep.dir)).absolute()
             self._directory = SweepDirectory(path, current().command, jobs)
+            current().end = self._directory.lock.release
         else:
             self._directory.extend(jobs)
         with self._engine():
@@ -110,7 +111,11 @@ class PoolLauncher(Launcher):
     def _at_a_time(self) -> int:
         """Jobs at a time: one for each core that a job uses, one alone on an accelerator."""
         if self.n_jobs is not None:
-            return max(1, self.n_jobs)
+            if self.n_jobs < 1:
+                raise ConfigError(
+                    f"hydra.launcher.n_jobs={self.n_jobs} is out of range: give 1 or more"
+                )
+            return self.n_jobs
         from dp_fedmed.sweeps.running import jobs_at_a_time
 
         engine, training = self.config.engine, self.config.training
