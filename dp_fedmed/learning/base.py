@@ -105,8 +105,8 @@ class LocalWork(Protocol):
         """Metrics of a model on this client's records."""
 
 
-def make_learner(config: Config, data: DataSet, clients: Sequence[str]) -> Learner:
-    """The server's half of what the configuration names, for these clients."""
+def make_learner(config: Config, data: DataSet, clients: Sequence[str] = ()) -> Learner:
+    """The server's half of what the configuration names; for these clients where each is alone."""
     if config.federation.topology is Topology.local_only:
         from dp_fedmed.learning.local_only import LocalOnlyLearner
 
