@@ -32,8 +32,9 @@ from dp_fedmed.federation.secrets import RoundSecrets, round_digest
 from dp_fedmed.federation.stopping import Interrupted, StopRequest
 from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients
 from dp_fedmed.learning import make_learner
-from dp_fedmed.reporting.display import Display, describe_sites
+from dp_fedmed.reporting.display import Display
 from dp_fedmed.reporting.plots import plot_metrics
+from dp_fedmed.reporting.sites import describe_sites
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from dp_fedmed.config import Config, PrivacyStyle, Topology
+from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.reporting.live import LivePanel
+from dp_fedmed.reporting.sites import describe_sites
 
 if TYPE_CHECKING:
     from dp_fedmed.federation.server_run import RunResult
@@ -157,16 +158,6 @@ class ConsoleDisplay:
         self.console.print(
             f"Results: {result.run_dir}", soft_wrap=True, highlight=False, markup=False
         )
-
-
-def describe_sites(config: Config) -> str:
-    """Who trains, in words."""
-    clients = f"{config.federation.num_clients} clients"
-    return {
-        Topology.federated: clients,
-        Topology.centralized: f"one site with the records of {clients}",
-        Topology.local_only: f"{clients}, each alone",
-    }[config.federation.topology]
 
 
 def _choice(config: Config, result: RunResult) -> str:

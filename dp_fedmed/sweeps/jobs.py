@@ -128,6 +128,12 @@ class JobDisplay:
     def note(self, text: str) -> None:
         """The log has it."""
 
+    def begin(self, done: int, planned: Mapping[str, float]) -> None:
+        """The rounds tell enough."""
+
+    def stopping(self) -> None:
+        """The sweep has said so."""
+
     def round(self, record: RoundRecord) -> None:
         """How far it is, and how good."""
         value = record.server_metrics.get(self.metric)
