@@ -19,6 +19,7 @@ PARTS = {
     "durability": "what surviving a crash costs, and starting again",
     "accountant": "recording, reporting and calibrating privacy",
     "scaling": "two workers against one, and the default experiment on local against Ray",
+    "sweep": "15 runs on a pool of processes, against one after another",
     "many_clients": "memory with ten thousand clients",
     "anomaly": "PatchCore: selection against anomalib's, scoring, metrics",
 }

@@ -61,13 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:
-        if not _is_refusal(error):
+        if not is_refusal(error):
             raise
         print(f"dp-fedmed: {error}", file=sys.stderr)
         return EXIT_STOPPED
 
 
-def _is_refusal(error: Exception) -> bool:
+def is_refusal(error: Exception) -> bool:
     """Whether an error's message is a sentence for the user."""
     from dp_fedmed.federation.checkpoint import CheckpointError
     from dp_fedmed.federation.durable import RunLocked

@@ -14,7 +14,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from dp_fedmed.config import Config, ConfigError, TaskKind, from_run_config
+from dp_fedmed.config import Config, ConfigError, TaskKind, Topology, from_run_config
 from dp_fedmed.data import Records, load_data, partition
 from dp_fedmed.data.clients import capped, client_indices
 from dp_fedmed.data.records import joined
@@ -65,6 +65,11 @@ class ClientRuntime:
             data = load_data(config.data, seed=config.seed)
             train, val = client_indices(config, data, client=number, num_clients=count)
             return data.train.subset(train), data.train.subset(val)
+        if config.federation.topology is Topology.centralized:
+            raise ConfigError(
+                "federation.topology=centralized pools the records of a simulation, and this node "
+                "has records of its own: use federation.topology=federated"
+            )
         own = config.data
         if "data-path" in node_config:
             own = replace(own, path=str(node_config["data-path"]))

@@ -40,6 +40,7 @@ from dp_fedmed.config_schema import (
     ServerOptimizerName,
     TaskConfig,
     TaskKind,
+    Topology,
     TrainingConfig,
     UserPrivacyConfig,
     Weighting,
@@ -78,6 +79,7 @@ __all__ = [
     "ServerOptimizerName",
     "TaskConfig",
     "TaskKind",
+    "Topology",
     "TrainingConfig",
     "UserPrivacyConfig",
     "Weighting",
@@ -97,7 +99,7 @@ __all__ = [
     "validate",
 ]
 
-GROUPS = ("task", "privacy", "federation", "engine", "training", "recipe")
+GROUPS = ("task", "privacy", "federation", "engine", "training", "recipe", "sweep")
 RUN_CONFIG_GROUPS = ("task", "privacy", "federation", "training")  # the engine is Flower's there
 RUN_CONFIG_DEFAULTS = {"task": "breast_cancer", "privacy": "none"}  # as in pyproject.toml
 

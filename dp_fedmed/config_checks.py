@@ -16,6 +16,7 @@ from dp_fedmed.config_schema import (
     SamplerName,
     ServerOptimizerName,
     TaskKind,
+    Topology,
     UserPrivacyConfig,
     Weighting,
     get,
@@ -159,8 +160,8 @@ def cohort_size(config: Config) -> int:
     """The (expected) number of clients in a round, at least one."""
     federation = config.federation
     if federation.sampler is SamplerName.all:
-        return federation.num_clients
-    return max(1, round(federation.sample_rate * federation.num_clients))
+        return config.num_sites
+    return max(1, round(federation.sample_rate * config.num_sites))
 
 
 def _check_pairs(config: Config) -> None:
@@ -186,6 +187,7 @@ def _check_pairs(config: Config) -> None:
             f"task.loss={task.loss} is a segmentation loss, but task.kind={task.kind}: "
             "use task.loss=cross_entropy"
         )
+    _check_topology(config)
     _check_privacy(config)
     if task.kind is TaskKind.anomaly:
         _check_anomaly(config)
@@ -203,6 +205,34 @@ def _check_pairs(config: Config) -> None:
         raise ConfigError(
             f"engine.address={config.engine.address} is a Ray cluster's, but "
             f"engine.name={config.engine.name}: use engine=ray"
+        )
+
+
+def _check_topology(config: Config) -> None:
+    """What the two baselines cannot have: clients that hide among each other, or a draw of one."""
+    federation, style = config.federation, config.privacy.style
+    if federation.topology is Topology.federated:
+        return
+    reasons = {
+        Topology.centralized: "all records are at one site, so there is no client to hide",
+        Topology.local_only: "a client that trains alone cannot hide among others",
+    }
+    if style.protects_clients:
+        raise ConfigError(
+            f"privacy.style={style} contradicts federation.topology={federation.topology}: "
+            f"{reasons[federation.topology]}; use privacy=none or privacy=sample"
+        )
+    if federation.topology is Topology.centralized and federation.sample_rate != 1.0:
+        raise ConfigError(
+            f"federation.sample_rate={federation.sample_rate:g} contradicts federation.topology="
+            "centralized: there is one site, and it trains in every round; use "
+            "federation.sample_rate=1"
+        )
+    if config.task.kind is TaskKind.anomaly and federation.sample_rate != 1.0:
+        raise ConfigError(
+            f"federation.sample_rate={federation.sample_rate:g} contradicts federation.topology="
+            f"{federation.topology}: a client that is left out of a release has no detector of its "
+            "own; use federation.sample_rate=1"
         )
 
 

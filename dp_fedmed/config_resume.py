@@ -59,15 +59,8 @@ def resumed(tree: DictConfig, overrides: Sequence[str]) -> Config:
         ConfigError: if there is no run at `run_dir`.
     """
     from omegaconf import OmegaConf
-    from yaml import YAMLError
 
-    file = Path(str(tree.run_dir)) / "config.yaml"
-    if not file.is_file():
-        raise ConfigError(f"run_dir={tree.run_dir} holds no run to resume: {file} is missing")
-    try:
-        stored = from_yaml(_settings_in_ledger(file.parent) or file.read_text(encoding="utf-8"))
-    except (ValueError, YAMLError) as error:
-        raise ConfigError(f"{file} cannot be read, restore it: {error}") from error
+    stored = stored_settings(Path(str(tree.run_dir)))
     merged = OmegaConf.merge(schema(), OmegaConf.create(stored.to_yaml()))
     for key in _touched(overrides, stored):
         OmegaConf.update(merged, key, OmegaConf.select(tree, key), merge=False)
@@ -77,6 +70,23 @@ def resumed(tree: DictConfig, overrides: Sequence[str]) -> Config:
 
     refuse_other_run(changed(stored, config))
     return config
+
+
+def stored_settings(run_dir: Path) -> Config:
+    """The settings that the run at a directory has.
+
+    Raises:
+        ConfigError: if there is no run, or its settings cannot be read.
+    """
+    from yaml import YAMLError
+
+    file = run_dir / "config.yaml"
+    if not file.is_file():
+        raise ConfigError(f"run_dir={run_dir} holds no run to resume: {file} is missing")
+    try:
+        return from_yaml(_settings_in_ledger(run_dir) or file.read_text(encoding="utf-8"))
+    except (ValueError, YAMLError) as error:
+        raise ConfigError(f"{file} cannot be read, restore it: {error}") from error
 
 
 def stored_groups(overrides: Sequence[str]) -> list[str]:

@@ -60,6 +60,14 @@ class Weighting(StrEnum):
     uniform = "uniform"
 
 
+class Topology(StrEnum):
+    """Who trains with whose records: a federation, or one of the two that it is compared with."""
+
+    federated = "federated"
+    centralized = "centralized"
+    local_only = "local_only"
+
+
 class PartitionName(StrEnum):
     """How one data set is spread over simulated clients."""
 
@@ -293,6 +301,7 @@ class FederationConfig:
         client_evaluate_max: clients that are asked to evaluate, at most.
     """
 
+    topology: Topology = Topology.federated
     num_clients: int = 5
     num_rounds: int = 20
     sampler: SamplerName = SamplerName.fixed
@@ -445,7 +454,15 @@ class Config:
     def record_noise_at_server(self) -> bool:
         """Whether records are protected by the server's noise alone: it sees exact sums then."""
         is_sample = self.privacy.style is PrivacyStyle.sample
-        return self.task.kind is TaskKind.anomaly and is_sample and self.anomaly.server_trusted
+        alone = self.federation.topology is Topology.local_only  # then nobody adds anything up
+        is_statistic = self.task.kind is TaskKind.anomaly and is_sample
+        return is_statistic and self.anomaly.server_trusted and not alone
+
+    @property
+    def num_sites(self) -> int:
+        """How many train: one where all clients' records are pooled."""
+        pooled = self.federation.topology is Topology.centralized
+        return 1 if pooled else self.federation.num_clients
 
     def to_yaml(self) -> str:
         """The whole tree as YAML, as it stands in a run directory."""

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from dp_fedmed.config import Config, ConfigError, from_run_config
+from dp_fedmed.config import Config, ConfigError, Topology, from_run_config
 from dp_fedmed.federation.local_grid import LocalGrid
 from dp_fedmed.federation.nodes import NodeError, wait_for_nodes
 from dp_fedmed.federation.resume import RunFinished
@@ -34,18 +34,20 @@ def serve(
     forks = isinstance(grid, LocalGrid) and grid.has_workers
     # A process that forks must not have started torch's threads: they would hang in its children.
     torch.set_num_threads(1 if forks else config.training.threads)
-    expected = config.federation.num_clients if num_clients_given else None
+    pooled = config.federation.topology is Topology.centralized
+    expected = config.num_sites if num_clients_given or pooled else None
     nodes = wait_for_nodes(
         grid,
         expected=expected,
         timeout=config.federation.connect_timeout,
         ask_all=config.privacy.style.protects_records,
     )
-    if len(nodes) != config.federation.num_clients:
-        if num_clients_given:
+    if len(nodes) != config.num_sites:
+        if num_clients_given or pooled:
             raise NodeError(
                 f"{len(nodes)} clients are connected, but federation.num_clients="
-                f"{config.federation.num_clients}: make the two equal"
+                f"{config.federation.num_clients} with federation.topology="
+                f"{config.federation.topology} is {config.num_sites}: make the two equal"
             )
         config = config.replace(federation=replace(config.federation, num_clients=len(nodes)))
     run = ServerRun(config, display, stop)

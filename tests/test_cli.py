@@ -107,18 +107,6 @@ def test_a_mistake_is_one_sentence_and_leaves_no_directory(
     assert not folder.exists()
 
 
-def test_a_sweep_runs_every_job_in_its_own_directory(tmp_path: Path) -> None:
-    done = dp_fedmed(
-        *("run", "--multirun", "task=digits,breast_cancer", "federation.num_clients=2,500"),
-        *("federation.num_rounds=1", f"run_dir={tmp_path}/sweep"),
-    )
-    assert done.returncode == 2, "500 breast-cancer clients have too few records"
-    assert "federation.num_clients" in done.stderr
-    kept = sorted(path.name for path in (tmp_path / "sweep").iterdir() if path.is_dir())
-    assert kept == ["0", "1", "2"]
-    assert "name: digits" in (tmp_path / "sweep" / "1" / "config.yaml").read_text()
-
-
 def test_data_shows_who_has_what(tmp_path: Path) -> None:
     done = dp_fedmed("data", "data.partition.name=dirichlet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -21,17 +21,12 @@ def main(arguments: list[str]) -> int:
 
     from dp_fedmed.commands.run import with_absolute_data_path
     from dp_fedmed.config import compose
-    from dp_fedmed.data import load_data, partition
+    from dp_fedmed.data import held_by_sites, load_data
     from dp_fedmed.reporting.partition import partition_table, plot_partition
 
     config = with_absolute_data_path(compose(arguments))
     data = load_data(config.data, seed=config.seed)
-    parts = partition(
-        data,
-        config.data.partition,
-        num_clients=config.federation.num_clients,
-        seed=config.seed,
-    )
+    parts = held_by_sites(data, config)
     Console().print(partition_table(data, parts))
     picture = Path.cwd() / "partition.png"
     plot_partition(data, parts, picture)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,18 +28,22 @@ def main(arguments: list[str]) -> int:
 
     from dp_fedmed import config
     from dp_fedmed.config_resume import resume_words
+    from dp_fedmed.sweeps import launcher
 
     config.register()
+    invocation = launcher.Invocation(_command(arguments), _new_settings)
+    launcher.register(invocation)
     checked = _checked_arguments(resume_words(arguments))
-    if {"-m", "--multirun"} & set(checked):
-        folders = [word for word in checked if word.startswith("run_dir=")]
-        checked += [f"hydra.sweep.dir={word.removeprefix('run_dir=')}" for word in folders]
+    folders = [word.removeprefix("run_dir=") for word in checked if word.startswith("run_dir=")]
+    checked += [f"hydra.sweep.dir={folder}" for folder in folders]
+    if not any(word.startswith("hydra/launcher=") for word in checked):
+        checked.append(f"hydra/launcher={launcher.NAME}")
     codes: list[int] = []
 
     def job(tree: Any) -> None:
         codes.append(_run_job(tree))
         if codes[-1] == EXIT_INTERRUPTED:
-            raise KeyboardInterrupt  # a sweep ends too
+            raise KeyboardInterrupt  # a sweep of another launcher ends too
 
     sys.argv = ["dp-fedmed run", *checked]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # have its errors raised, so that we can word them
@@ -55,7 +60,20 @@ def main(arguments: list[str]) -> int:
         raise config.ConfigError(
             f"run_dir={error.filename} cannot be made: {error.strerror}"
         ) from error
-    return max(codes, default=0)
+    finally:
+        invocation.end()
+    return max([*codes, invocation.exit_code])
+
+
+def _command(arguments: list[str]) -> list[str]:
+    """The command that goes on with a sweep from any folder: data.path does not depend on one."""
+    words = []
+    for word in arguments:
+        paths = word.removeprefix("data.path=").split(",")
+        if word.startswith("data.path=") and all(Path(path).exists() for path in paths):
+            word = "data.path=" + ",".join(str(Path(path).resolve()) for path in paths)
+        words.append(word)
+    return ["dp-fedmed", "run", *words]
 
 
 def _checked_arguments(arguments: list[str]) -> list[str]:
@@ -77,31 +95,37 @@ def _checked_arguments(arguments: list[str]) -> list[str]:
 
 
 def _run_job(tree: Any) -> int:
-    """One job of Hydra's: a whole federation. A failed job of a sweep does not end the sweep."""
+    """Hydra's one job, or one of a launcher that is not ours: a whole federation."""
     from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
 
-    from dp_fedmed import config as configuration
+    from dp_fedmed.config import ConfigError
     from dp_fedmed.config_resume import resumed
 
     output = Path(HydraConfig.get().runtime.output_dir).absolute()
     try:
-        tree.run_dir = str(output)
         overrides = list(HydraConfig.get().overrides.task)
         if tree.resume is not None:
-            if HydraConfig.get().mode == RunMode.MULTIRUN:
-                raise configuration.ConfigError("resume=… goes on with one run, not with a sweep")
+            tree.run_dir = str(output)
             return federate(with_absolute_data_path(resumed(tree, overrides)))
-        configuration.explicit_groups_win(tree, overrides)
-        config = with_absolute_data_path(configuration.from_dictconfig(tree))
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
-            print(f"\n#{HydraConfig.get().job.num}: {' '.join(overrides)}", flush=True)
-        return federate(config)
-    except configuration.ConfigError as error:
+        return federate(_new_settings(tree, overrides, str(output)))
+    except ConfigError as error:
         print(f"dp-fedmed: {error}", file=sys.stderr)
         if output.is_dir() and not any(output.iterdir()):
             output.rmdir()
         return EXIT_USAGE
+
+
+def _new_settings(tree: Any, overrides: Sequence[str], run_dir: str) -> Config:
+    """A new run's configuration, of what Hydra has composed of these overrides."""
+    from dp_fedmed import config as configuration
+
+    if tree.resume is not None:
+        raise configuration.ConfigError(
+            "resume=… goes on with one run; a sweep goes on with dp-fedmed resume SWEEP_DIR"
+        )
+    tree.run_dir = run_dir
+    configuration.explicit_groups_win(tree, overrides)
+    return with_absolute_data_path(configuration.from_dictconfig(tree))
 
 
 def with_absolute_data_path(config: Config) -> Config:

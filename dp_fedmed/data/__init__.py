@@ -4,7 +4,7 @@
 local validation part. Only numpy is imported here; each loader imports what it needs.
 """
 
-from dp_fedmed.data.partitioning import partition
+from dp_fedmed.data.partitioning import held_by_sites, partition
 from dp_fedmed.data.records import DataSet, Records
 from dp_fedmed.data.registry import LOADERS, load_data
 from dp_fedmed.data.splits import cap_groups, split_client, split_records
@@ -14,6 +14,7 @@ __all__ = [
     "DataSet",
     "Records",
     "cap_groups",
+    "held_by_sites",
     "load_data",
     "partition",
     "split_client",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dp_fedmed.config import ConfigError, PartitionConfig, PartitionName
+from dp_fedmed.config import Config, ConfigError, PartitionConfig, PartitionName, Topology
 from dp_fedmed.data.records import Array, DataSet, Indices, Records
 from dp_fedmed.randomness import derive_seed, stream
 
@@ -50,6 +50,22 @@ def partition(
     [93, 93, 92, 92]
     """
     return _partition(dataset, config, num_clients, seed)
+
+
+def held_by_sites(dataset: DataSet, config: Config) -> tuple[Indices, ...]:
+    """What each site of a simulation holds: a client's part, or all of them where they are pooled.
+
+    >>> from dp_fedmed.config import compose
+    >>> from dp_fedmed.data import load_data
+    >>> pooled = compose(["federation=centralized"])
+    >>> [len(part) for part in held_by_sites(load_data(pooled.data, seed=0), pooled)]
+    [370]
+    """
+    clients = config.federation.num_clients
+    parts = partition(dataset, config.data.partition, num_clients=clients, seed=config.seed)
+    if config.federation.topology is Topology.centralized:
+        return (np.sort(np.concatenate(parts)),)
+    return parts
 
 
 @lru_cache(maxsize=8)

@@ -42,7 +42,7 @@ def num_workers(config: Config) -> int:
     if config.engine.workers is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         fitting = max(1, (cores or 1) // config.training.threads)
-        return 1 if accelerator else min(fitting, config.federation.num_clients)
+        return 1 if accelerator else min(fitting, config.num_sites)
     if accelerator and config.engine.workers > 1:
         raise ConfigError(
             f"engine.workers={config.engine.workers} computes in forked processes, which cannot "
@@ -62,7 +62,7 @@ def _run_locally(config: Config, display: Display) -> RunResult:
     runtime = ClientRuntime(config)
     grid = LocalGrid(
         build_client_app(runtime=runtime),
-        num_clients=config.federation.num_clients,
+        num_clients=config.num_sites,
         workers=num_workers(config),
         own_process=config.federation.round_timeout is not None,
     )
@@ -117,7 +117,7 @@ def _run_on_ray(config: Config, display: Display) -> RunResult:
     run_on_ray(
         build_server_app(config, display=display, on_result=results.append, stop=stop),
         build_client_app(config),
-        num_clients=config.federation.num_clients,
+        num_clients=config.num_sites,
         num_cpus=num_workers(config),
         address=config.engine.address,
         stop=stop,

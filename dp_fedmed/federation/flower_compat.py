@@ -47,6 +47,9 @@ def make_array(dtype: str, shape: tuple[int, ...], data: bytes) -> Array:
     return array
 
 
+RAY_ADDRESS = "RAY_ADDRESS"  # where Ray itself looks for a cluster
+
+
 def make_context(run_id: int, node_id: int, node_config: dict[str, Any]) -> Context:
     """A context as Flower gives it to an app."""
     return Context(
@@ -72,6 +75,7 @@ def run_on_ray(
     from flwr.simulation import run_simulation
 
     init_args: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False}
+    address = address or os.environ.get(RAY_ADDRESS)
     if address is None:
         init_args["num_cpus"] = num_cpus
     else:

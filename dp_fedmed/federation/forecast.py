@@ -129,7 +129,7 @@ class Forecast:
 
 def simulated_records(config: Config, data: DataSet) -> dict[str, int]:
     """Each simulated client's number of training records, as the client itself would count them."""
-    count = config.federation.num_clients
+    count = config.num_sites
     return {
         f"client-{number:05d}": len(
             client_indices(config, data, client=number, num_clients=count)[0]
@@ -150,7 +150,7 @@ def forecast(config: Config, records: Mapping[str, int], *, fast: bool = False) 
         ConfigError: if a target cannot be met, or clipping cannot adapt with so few clients.
     """
     sampler = make_sampler(config.federation)
-    cohort = sampler.expected(config.federation.num_clients)
+    cohort = sampler.expected(config.num_sites)
     if config.privacy.style is PrivacyStyle.none:
         return Forecast(
             config=config,
@@ -170,7 +170,7 @@ def forecast(config: Config, records: Mapping[str, int], *, fast: bool = False) 
     groups = _groups(config, plan, rounds, bounded, fast=fast)
     if groups:  # the run ends when nobody may take part any more
         longest = max(group.spending.rounds for group in groups)
-        rounds = min(rounds, math.ceil(longest * config.federation.num_clients / cohort))
+        rounds = min(rounds, math.ceil(longest * config.num_sites / cohort))
     binding = max(groups, key=_need, default=None)
     curves_by: Method = "rdp" if fast else config.privacy.accountant.value
     made = Forecast(

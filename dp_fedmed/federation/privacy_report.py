@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dp_fedmed.config import Config, PrivacyStyle, TaskKind
+from dp_fedmed.config import Config, PrivacyStyle, TaskKind, Topology
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.privacy import History, group_epsilon
 from dp_fedmed.privacy.composition import Method
@@ -29,15 +29,24 @@ OUTSIDE_CLIENT_METRICS = (
 )
 
 
-def no_privacy() -> dict[str, Any]:
+SEEN = {
+    Topology.federated: "The server saw every client's update in the clear, and the",
+    Topology.centralized: "All records were at one site, and the",
+    Topology.local_only: "Each client trained alone, and each",
+}
+
+
+def no_privacy(config: Config) -> dict[str, Any]:
     """The report of a run without differential privacy."""
+    topology = config.federation.topology
     return {
         "schema": SCHEMA,
         "style": str(PrivacyStyle.none),
+        "topology": str(topology),
         "guarantees": [],
         "statement": (
-            "No differential privacy. The server saw every client's update in the clear, and the "
-            "final model, its selection and all metrics may reveal any training record."
+            f"No differential privacy. {SEEN[topology]} final model, its selection and all metrics "
+            "may reveal any training record."
         ),
     }
 
@@ -60,6 +69,7 @@ def privacy_report(
     report: dict[str, Any] = {
         "schema": SCHEMA,
         "style": str(style),
+        "topology": str(config.federation.topology),
         "rounds": rounds,
         "guarantees": guarantees,
         "observers": observers(config, guarantees),
@@ -83,15 +93,16 @@ def observers(config: Config, guarantees: list[dict[str, Any]]) -> list[dict[str
     """Who is promised what: the server sees more than whoever receives the model.
 
     It sees whole updates before client-level noise, and, where it is trusted to add the record
-    noise too, exact sums over a client's records.
+    noise too, exact sums over a client's records. Where all records are pooled it holds them.
     """
+    pooled = config.federation.topology is Topology.centralized
     by_unit = {g["unit"]: g for g in guarantees}
     rows = []
     for observer in ("server", "model recipients"):
         row: dict[str, Any] = {"observer": observer}
         for unit in ("record", "client"):
             held = by_unit.get(unit)
-            sees_it = unit == "client" or config.record_noise_at_server
+            sees_it = unit == "client" or config.record_noise_at_server or pooled
             if held is not None and not (observer == "server" and sees_it):
                 row[unit] = {"epsilon": held["epsilon"], "delta": held["delta"]}
             else:
@@ -107,6 +118,8 @@ def _outside(config: Config) -> list[str]:
 
 
 def _trust_boundary(config: Config) -> str:
+    if config.federation.topology is Topology.centralized:
+        return "one site holds all records and adds the noise; whoever receives the model does not"
     simulated = (
         "simulated: the clients' keys derive from the run's key on one machine; in a "
         "deployment each client draws its own and the server never has it"
@@ -155,9 +168,16 @@ def _record_guarantee(config: Config, guard: PrivacyGuard) -> dict[str, Any]:
         "epsilon_by_other_accountant": other,
         "worst_client": worst,
         "rounds_shown": "planned worst case" if guard.hidden else "realised",
-        "assumption": "a record sits at one site only: the guarantee is the worst client's",
+        "assumption": _assumption(config),
         "clients": clients,
     }
+
+
+def _assumption(config: Config) -> str:
+    worst = "a record sits at one site only: the guarantee is the worst client's"
+    if config.federation.topology is Topology.local_only:
+        return f"{worst}, for all clients' models together; each model alone has its own client's ε"
+    return worst
 
 
 def _group_guarantee(config: Config, history: History, delta: float) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from dp_fedmed.config import FederationConfig, ServerOptimizerName
-from dp_fedmed.federation.server_step import Arrays, State, WeightedMean
+from dp_fedmed.federation.server_step import Arrays, SharedModel, State, WeightedMean
 
 
-class ServerOptimizer:
+class ServerOptimizer(SharedModel):
     """Turns averaged updates into the next global model; keeps float64 moments between rounds."""
 
     def __init__(self, config: FederationConfig) -> None:

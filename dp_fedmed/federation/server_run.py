@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
 from dp_fedmed.config import Clipping, Config, ConfigError, PrivacyStyle
-from dp_fedmed.data import load_data, partition
+from dp_fedmed.data import held_by_sites, load_data
 from dp_fedmed.data.registry import refuse_other_kind
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointError
@@ -34,6 +34,7 @@ from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients
 from dp_fedmed.learning import make_learner
 from dp_fedmed.reporting.display import Display
 from dp_fedmed.reporting.plots import plot_metrics
+from dp_fedmed.reporting.sites import describe_sites
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +81,8 @@ class ServerRun:
         config = self.config
         pictured = (self.directory.path / PARTITION_PICTURE).exists()
         if not pictured and all(node.simulated for node in nodes.values()):
-            self._describe_clients(len(nodes))
-        self.learner = make_learner(config, self.data)
+            self._describe_clients()
+        self.learner = make_learner(config, self.data, list(nodes))
         strategy = self.strategy = self._make_strategy(nodes)
         initial = model_arrays.to_record(self.learner.initial())
         if self.store.start is not None:
@@ -294,13 +295,11 @@ class ServerRun:
                 "spend)"
             )
 
-    def _describe_clients(self, num_clients: int) -> None:
+    def _describe_clients(self) -> None:
         """Who has what, as a picture: only a simulation knows."""
         from dp_fedmed.reporting.partition import plot_partition
 
-        parts = partition(
-            self.data, self.config.data.partition, num_clients=num_clients, seed=self.config.seed
-        )
+        parts = held_by_sites(self.data, self.config)
         plot_partition(self.data, parts, self.directory.path / PARTITION_PICTURE)
 
     def _validate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -380,7 +379,7 @@ class ServerRun:
         self.store.commit(checkpoint, self.result.selected_round if best is not None else None)
 
     def _write_report(self, rounds: int, *, durable: bool = False) -> None:
-        report = no_privacy()
+        report = no_privacy(self.config)
         if self.guard is not None:
             shared, plan = self.store.data_ledger, self.guard.plan
             all_runs = None
@@ -423,7 +422,7 @@ class ServerRun:
         plot_metrics(
             self.directory.metrics(),
             self.config.task.metric,
-            f"{self.config.task.name}: {self.config.federation.num_clients} clients, "
+            f"{self.config.task.name}: {describe_sites(self.config)}, "
             f"privacy {self.config.privacy.style}",
             self.directory.path / "metrics.png",
         )

@@ -22,7 +22,19 @@ class Collector(Protocol):
 
 
 class ServerStep(Protocol):
-    """From the model and a round's combined answer to the next model."""
+    """From the model and a round's combined answer to the next model.
+
+    Attributes:
+        is_shared: whether all clients have one model; else each has a part of its own.
+    """
+
+    is_shared: bool
+
+    def part(self, model: Arrays, name: str) -> Arrays:
+        """What of the model a client is sent."""
+
+    def whole(self, answer: Arrays, name: str) -> Arrays:
+        """A client's answer to its part, under the names that the whole model has."""
 
     def answer_like(self, model: Arrays) -> Arrays:
         """The names, shapes and types that an answer to this model must have."""
@@ -38,6 +50,20 @@ class ServerStep(Protocol):
 
     def restore(self, moments: Arrays) -> None:
         """Go on from what `moments` gave."""
+
+
+class SharedModel:
+    """All clients have one model, and answer to all of it."""
+
+    is_shared = True
+
+    def part(self, model: Arrays, name: str) -> Arrays:
+        """The model."""
+        return model
+
+    def whole(self, answer: Arrays, name: str) -> Arrays:
+        """The answer."""
+        return answer
 
 
 class WeightedMean:

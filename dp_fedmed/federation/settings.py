@@ -43,7 +43,7 @@ TOLD = ("privacy.sample.grad_mode", "federation.num_clients")
 #: What says which records are where: with other data or another model it would be another run.
 IDENTITY = (
     *("task.name", "task.kind", "data.", "model.", "anomaly."),
-    *("seed", "federation.num_clients"),
+    *("seed", "federation.num_clients", "federation.topology"),
 )
 
 

@@ -248,9 +248,10 @@ class DPStrategy(Strategy):
         """The answers as one, as they are; None when nobody contributed."""
         updates = self.optimizer.collector(model)
         contributed = 0
-        for _, update, examples in self._contributions(model, replies):
+        for name, update, examples in self._contributions(model, replies):
             contributed += 1
-            updates.add(update, examples if self.config.weighting is Weighting.examples else 1.0)
+            weight = examples if self.config.weighting is Weighting.examples else 1.0
+            updates.add(self.optimizer.whole(update, name), weight)
         self._require_enough(contributed)
         return updates.result()
 
@@ -259,8 +260,11 @@ class DPStrategy(Strategy):
     ) -> Iterator[tuple[str, model_arrays.State, int]]:
         """Names, checked updates and numbers of examples, in name order; notes the mean loss."""
         losses: list[tuple[float, int]] = []
-        like = self.optimizer.answer_like(model)
+        shared = self.optimizer.answer_like(model) if self.optimizer.is_shared else None
         for name, reply in self._in_name_order(self._record.cohort, replies):
+            like = shared
+            if like is None:
+                like = self.optimizer.answer_like(self.optimizer.part(model, name))
             contribution = self._contribution(name, reply, like)
             if contribution is not None:
                 update, examples, loss = contribution
@@ -320,16 +324,22 @@ class DPStrategy(Strategy):
         config: ConfigRecord,
     ) -> list[Message]:
         messages = []
+        whole = None if self.optimizer.is_shared else model_arrays.from_record(arrays)
         for name in names:
             told: dict[str, Any] = {**config, "round": server_round}
             if self.guard is not None and message_type == "train":
                 told |= self.guard.told(name)
                 journal = self.guard.journal
                 told["ledger"] = len(journal.ledger.records) if journal is not None else 0
-            content = RecordDict({"arrays": arrays, "config": ConfigRecord(told)})
+            own = arrays if whole is None else self._part(whole, name)
+            content = RecordDict({"arrays": own, "config": ConfigRecord(told)})
             node = self.nodes[name]
             messages.append(Message(content, node, message_type, group_id=str(server_round)))
         return messages
+
+    def _part(self, whole: model_arrays.State, name: str) -> ArrayRecord:
+        """A client's own model, where each has one."""
+        return model_arrays.to_record(dict(self.optimizer.part(whole, name)))
 
     def _in_name_order(
         self, cohort: list[str], replies: Iterable[Message]

@@ -69,7 +69,7 @@ class AnomalyLearner:
 
     def mechanism(self, plan: PrivacyPlan, sampler: Sampler) -> ClientLevelMechanism | None:
         """Noise at the server: for clients, or once for all images where it is trusted."""
-        population = self.config.federation.num_clients
+        population = self.config.num_sites
         if plan.user_event is not None:
             return ClientLevelMechanism(
                 self.config.privacy.user,

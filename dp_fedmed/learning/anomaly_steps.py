@@ -14,7 +14,7 @@ import numpy as np
 from dp_fedmed.config import Config, Weighting
 from dp_fedmed.federation.privacy_plan import ClientPlan, PrivacyPlan
 from dp_fedmed.federation.sampling import Sampler
-from dp_fedmed.federation.server_step import Arrays, State, WeightedMean
+from dp_fedmed.federation.server_step import Arrays, SharedModel, State, WeightedMean
 from dp_fedmed.learning.detector import BANK, Detector, packed_state, unpacked_state
 from dp_fedmed.tasks.patchcore.coreset import merge_banks
 from dp_fedmed.tasks.patchcore.statistics import step_of
@@ -22,7 +22,7 @@ from dp_fedmed.tasks.patchcore.statistics import step_of
 VECTOR = "vector"
 
 
-class _Stateless:
+class _Stateless(SharedModel):
     """Nothing is kept between rounds besides the model."""
 
     def moments(self) -> State:
@@ -106,7 +106,7 @@ def noise_of(config: Config, plan: PrivacyPlan, sampler: Sampler) -> tuple[float
 
     Of public numbers only: each σ, the clients' sizes, and how many a round is expected to ask.
     """
-    population = config.federation.num_clients
+    population = config.num_sites
     asked = sampler.expected(population)
     clients = plan.clients
     if plan.user_event is not None:

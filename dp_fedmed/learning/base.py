@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from flwr.app import ConfigRecord
 
-from dp_fedmed.config import Config, TaskKind
+from dp_fedmed.config import Config, TaskKind, Topology
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.federation.client_ledger import RecordPlan
 from dp_fedmed.federation.client_level import ClientLevelMechanism
@@ -105,8 +105,16 @@ class LocalWork(Protocol):
         """Metrics of a model on this client's records."""
 
 
-def make_learner(config: Config, data: DataSet) -> Learner:
-    """The server's half of what the configuration names."""
+def make_learner(config: Config, data: DataSet, clients: Sequence[str] = ()) -> Learner:
+    """The server's half of what the configuration names; for these clients where each is alone."""
+    if config.federation.topology is Topology.local_only:
+        from dp_fedmed.learning.local_only import LocalOnlyLearner
+
+        return LocalOnlyLearner(_one_learner(config, data), clients, config)
+    return _one_learner(config, data)
+
+
+def _one_learner(config: Config, data: DataSet) -> Learner:
     if config.task.kind is TaskKind.anomaly:
         from dp_fedmed.learning.anomaly import AnomalyLearner
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.reporting.live import LivePanel
+from dp_fedmed.reporting.sites import describe_sites
 
 if TYPE_CHECKING:
     from dp_fedmed.federation.server_run import RunResult
@@ -142,7 +143,7 @@ class ConsoleDisplay:
             table.add_row(*row, style="bold" if key == self.metric else "")
         self.console.print(table)
         self.console.print(
-            f"{config.federation.num_clients} clients, {result.rounds} of {self.total} rounds in "
+            f"{describe_sites(config)}, {result.rounds} of {self.total} rounds in "
             f"{result.seconds:.1f} s; {_choice(config, result)}.",
             highlight=False,
         )

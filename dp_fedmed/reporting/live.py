@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_fedmed.config import Config
+from dp_fedmed.reporting.sites import describe_sites
 
 if TYPE_CHECKING:
     from dp_fedmed.federation.strategy import RoundRecord
@@ -35,10 +36,7 @@ class LivePanel:
     """
 
     def __init__(self, config: Config) -> None:
-        self.title = (
-            f"{config.task.name}, privacy {config.privacy.style}, "
-            f"{config.federation.num_clients} clients"
-        )
+        self.title = f"{config.task.name}, privacy {config.privacy.style}, {describe_sites(config)}"
         self.total, self.metric = config.federation.num_rounds, config.task.metric
         self.targets = {
             "sample": config.privacy.sample.target_epsilon,

@@ -24,6 +24,7 @@ from dp_fedmed.federation.plan_outlook import (
     warnings_about,
 )
 from dp_fedmed.federation.suggestions import Suggestion
+from dp_fedmed.reporting.sites import describe_sites
 
 SCHEMA = 1
 BARS = "▁▂▃▄▅▆▇█"
@@ -152,7 +153,7 @@ def print_plan(made: Plan, console: Console) -> None:
         rounds = f"[red]{said.rounds} of {rounds}[/red]"
     title = f"{config.task.name}, privacy {config.privacy.style}"
     console.print(
-        f"[bold]{title}[/bold]: {config.federation.num_clients} clients{cohort}, {rounds}, "
+        f"[bold]{title}[/bold]: {describe_sites(config)}{cohort}, {rounds}, "
         f"{sum(said.records.values())} training records",
         highlight=False,
     )

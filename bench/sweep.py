@@ -1,0 +1,98 @@
+"""A sweep of 15 runs on `digits` with our pool, against one after another, and against joblib."""
+
+from __future__ import annotations
+
+import itertools
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.rows import Row
+
+REPEATS = 3
+CORES = 2
+SETTINGS = ("task=digits", "privacy=sample", "privacy.sample.grad_mode=ghost", "engine.workers=1")
+EPSILONS, SEEDS = ("0.5", "1", "2", "4", "8"), ("0", "1", "2")
+JOBLIB = """
+import sys
+from joblib import Parallel, delayed
+
+def job(words):
+    from dp_fedmed.config import compose
+    from dp_fedmed.federation.engines import run_federation
+    from dp_fedmed.reporting.run_log import quiet_console
+    quiet_console()
+    run_federation(compose(words.split()))
+
+Parallel(n_jobs=2)(delayed(job)(words) for words in sys.argv[1:])
+"""
+
+
+def pool(folder: str) -> list[str]:
+    """Our launcher."""
+    return [*_sweep(folder), f"hydra.launcher.n_jobs={CORES}"]
+
+
+def one_after_another(folder: str) -> list[str]:
+    """Hydra's own launcher: the same runs in one process, so that imports are paid once too."""
+    return [*_sweep(folder), "hydra/launcher=basic"]
+
+
+def joblib(folder: str) -> list[str]:
+    """What Hydra's joblib launcher does: processes that import everything themselves."""
+    jobs = [
+        " ".join(
+            [
+                *(*SETTINGS, f"privacy.sample.target_epsilon={epsilon}", f"seed={seed}"),
+                f"run_dir={folder}/{number}",
+            ]
+        )
+        for number, (epsilon, seed) in enumerate(itertools.product(EPSILONS, SEEDS))
+    ]
+    return [sys.executable, "-c", JOBLIB, *jobs]
+
+
+def _sweep(folder: str) -> list[str]:
+    command = [sys.executable, "-c", "from dp_fedmed.cli import entry; entry()", "run"]
+    return [
+        *(*command, "--multirun", *SETTINGS, f"run_dir={folder}/sweep"),
+        f"privacy.sample.target_epsilon={','.join(EPSILONS)}",
+        f"seed={','.join(SEEDS)}",
+    ]
+
+
+def measured(command: list[str]) -> tuple[float, float]:
+    """(seconds from the shell and back, seconds of computing in all its processes)."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    started = time.perf_counter()
+    subprocess.run(
+        command,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parent.parent,
+    )
+    seconds = time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def rows() -> list[Row]:
+    ways = {"pool": pool, "one": one_after_another, "joblib": joblib}
+    best: dict[str, tuple[float, float]] = {}
+    for _ in range(REPEATS):
+        for name, way in ways.items():
+            with tempfile.TemporaryDirectory() as folder:
+                found = measured(way(folder))
+            best[name] = min(best.get(name, found), found)
+    return [
+        Row("15 runs on digits, one after another", best["one"][0], None, "s"),
+        Row("the same on a pool of 2 processes", best["pool"][0], None, "s"),
+        Row("the same on joblib's 2 processes", best["joblib"][0], None, "s"),
+        Row("pool / one after another", best["pool"][0] / best["one"][0], 0.6, "×"),
+        Row("pool / joblib", best["pool"][0] / best["joblib"][0], 1.0, "×"),
+        Row("computing: pool / one after another", best["pool"][1] / best["one"][1], 1.2, "×"),
+    ]

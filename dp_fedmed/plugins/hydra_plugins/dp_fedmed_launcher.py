@@ -1,0 +1,126 @@
+"""Our launcher for Hydra: a sweep's jobs side by side, on processes that stay warm.
+
+Hydra makes launchers only of classes in a package of this name. `dp_fedmed.sweeps.launcher` puts it
+where Python finds it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+
+from dp_fedmed.commands import EXIT_STOPPED
+from dp_fedmed.config import Config, ConfigError, EngineName
+from dp_fedmed.sweeps.launcher import current
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob
+
+
+@dataclass
+class PoolLauncherConf:
+    """Its settings.
+
+    Attributes:
+        n_jobs: jobs at a time; null for as many as there are cores.
+    """
+
+    _target_: str = "hydra_plugins.dp_fedmed_launcher.PoolLauncher"
+    n_jobs: int | None = None
+
+
+class PoolLauncher(Launcher):
+    """Runs the jobs of a sweep side by side."""
+
+    def __init__(self, n_jobs: int | None = None) -> None:
+        super().__init__()
+        self.n_jobs = n_jobs
+        self._directory: SweepDirectory | None = None
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        """What Hydra tells before the first batch."""
+        self.hydra_context, self.config = hydra_context, config
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        """Run a batch of jobs; each one's value for a sweeper is its validation metric."""
+        from dp_fedmed.sweeps.directory import SweepDirectory, make_jobs, swept_keys
+        from dp_fedmed.sweeps.running import run_jobs
+
+        hydra = self.config.hydra
+        params = hydra.sweeper.get("params") or {}
+        words = [*(f"{key}={value}" for key, value in params.items()), *hydra.overrides.task]
+        jobs = make_jobs(job_overrides, initial_job_idx, swept_keys(words))
+        if self._directory is None:
+            path = Path(str(hydra.sweep.dir)).absolute()
+            self._directory = SweepDirectory(path, current().command, jobs)
+            current().end = self._directory.lock.release
+        else:
+            self._directory.extend(jobs)
+        with self._engine():
+            rows = run_jobs(self._directory, jobs, self._settings_of, self._at_a_time())
+        values = {row["job"]: row["val"].get(row["metric"]) for row in rows}
+        wrong = len(rows) < len(jobs) or any(row["status"] != "completed" for row in rows)
+        current().exit_code = max(current().exit_code, EXIT_STOPPED if wrong else 0)
+        return [
+            JobReturn(
+                overrides=job.words,
+                status=JobStatus.COMPLETED,
+                _return_value=values.get(job.number),
+            )
+            for job in jobs
+        ]
+
+    def _settings_of(self, job: SweepJob, run_dir: str) -> Config:
+        """A job's configuration, as Hydra's own launcher would compose it."""
+        from hydra.core.hydra_config import HydraConfig
+        from omegaconf import open_dict
+
+        words = list(job.words)
+        tree = self.hydra_context.config_loader.load_sweep_config(self.config, words)
+        with open_dict(tree):
+            tree.hydra.job.id, tree.hydra.job.num = str(job.number), job.number
+            tree.hydra.runtime.output_dir = run_dir
+        HydraConfig.instance().set_config(tree)
+        with open_dict(tree):
+            del tree["hydra"]
+        return current().settings(tree, words, run_dir)
+
+    def _engine(self) -> AbstractContextManager[None]:
+        """What all jobs share besides this process: one Ray, if they are to start one."""
+        engine = self.config.engine
+        if engine.name is not EngineName.ray or engine.address or os.environ.get("RAY_ADDRESS"):
+            return nullcontext()
+        from dp_fedmed.sweeps.ray_cluster import ray_cluster
+
+        return ray_cluster(engine.workers or os.cpu_count() or 1)
+
+    def _at_a_time(self) -> int:
+        """Jobs at a time: one for each core that a job uses, one alone on an accelerator."""
+        if self.n_jobs is not None:
+            if self.n_jobs < 1:
+                raise ConfigError(
+                    f"hydra.launcher.n_jobs={self.n_jobs} is out of range: give 1 or more"
+                )
+            return self.n_jobs
+        from dp_fedmed.sweeps.running import jobs_at_a_time
+
+        engine, training = self.config.engine, self.config.training
+        if engine.name is EngineName.ray:
+            return 1
+        return jobs_at_a_time(
+            threads=training.threads, workers=engine.workers, device=training.device
+        )

@@ -1,0 +1,1 @@
+"""Many runs with one command: a pool of processes, one directory, one table."""

@@ -1,0 +1,143 @@
+"""What a worker of a sweep does with one job: make its settings, run it or go on, read its row."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from dp_fedmed.config import Config, ConfigError, EngineName
+from dp_fedmed.config_resume import stored_settings
+from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob, clear_unbegun, has_begun
+from dp_fedmed.sweeps.results import Row, failed_row, final_line, result_row
+
+if TYPE_CHECKING:
+    from dp_fedmed.federation.server_run import RunResult
+    from dp_fedmed.federation.strategy import RoundRecord
+
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+class JobRunner:
+    """Runs the jobs of one sweep.
+
+    Args:
+        directory: the sweep's.
+        settings: makes a new job's configuration of its overrides and its run directory.
+    """
+
+    def __init__(
+        self, directory: SweepDirectory, settings: Callable[[SweepJob, str], Config]
+    ) -> None:
+        self.directory, self.settings = directory, settings
+
+    def __call__(self, job: SweepJob, tell: Tell) -> Row | None:
+        """The job's row; None if it was interrupted."""
+        from dp_fedmed.federation.resume import RunFinished
+
+        started = time.perf_counter()
+        path = self.directory.run_dir(job.number)
+        log = self.directory.log_file(job.number)
+        _print_into(log)
+        config: Config | None = None
+        message = ""
+        try:
+            config = self._config(job)
+            message = _run(config, tell).stopped
+        except RunFinished as finished:
+            message = f"{finished}, but its metrics.jsonl lacks the final line: restore it"
+        except Exception as error:
+            message = describe_error(error)
+            if message != str(error):
+                traceback.print_exc()
+                message += f" ({log.name} has more)"
+        if message.startswith("interrupted"):
+            return None
+        seconds = time.perf_counter() - started
+        if final_line(path) is None:  # it did not come to its end, whatever the reason
+            return failed_row(
+                job.number, path, job.overrides, message, seconds=seconds, config=config
+            )
+        log.unlink()
+        return result_row(job.number, path, job.overrides, seconds=seconds)
+
+    def _config(self, job: SweepJob) -> Config:
+        """New settings, or those of the run that was cut off."""
+        path = self.directory.run_dir(job.number)
+        clear_unbegun(path)
+        if has_begun(path):
+            config = stored_settings(path).replace(run_dir=str(path), resume="last")
+        else:
+            config = self.settings(job, str(path))
+        return one_worker(config)
+
+
+def _print_into(log: Path) -> None:
+    """Send what this process prints to a file, for its owner only: it may name clients."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with os.fdopen(os.open(log, flags, 0o600), "ab") as file:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(file.fileno(), stream.fileno())
+
+
+def one_worker(config: Config) -> Config:
+    """A job's clients compute in its own process, unless the settings ask for more of them."""
+    engine = config.engine
+    needs_processes = config.federation.round_timeout is not None
+    if engine.name is not EngineName.local or engine.workers is not None or needs_processes:
+        return config
+    return config.replace(engine=replace(engine, workers=1))
+
+
+def describe_error(error: Exception) -> str:
+    """A refusal's own sentence; for anything else also what kind of error it is."""
+    from dp_fedmed.cli import is_refusal
+
+    if isinstance(error, ConfigError) or is_refusal(error):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _run(config: Config, tell: Tell) -> RunResult:
+    from dp_fedmed.federation.engines import run_federation
+    from dp_fedmed.reporting.run_log import quiet_console
+
+    quiet_console()
+    return run_federation(config, JobDisplay(config, tell))
+
+
+class JobDisplay:
+    """Tells the sweep how far a job is."""
+
+    def __init__(self, config: Config, tell: Tell) -> None:
+        self.tell, self.metric = tell, config.task.metric
+        tell({"rounds": config.federation.num_rounds, "metric": self.metric})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def note(self, text: str) -> None:
+        """The log has it."""
+
+    def begin(self, done: int, planned: Mapping[str, float]) -> None:
+        """The rounds tell enough."""
+
+    def stopping(self) -> None:
+        """The sweep has said so."""
+
+    def round(self, record: RoundRecord) -> None:
+        """How far it is, and how good."""
+        value = record.server_metrics.get(self.metric)
+        self.tell({"round": record.server_round, "value": value, "epsilon": record.epsilons})
+
+    def summary(self, config: Config, result: RunResult) -> None:
+        """The row says it."""

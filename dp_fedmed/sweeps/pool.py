@@ -1,0 +1,204 @@
+"""A pool of warm processes, each of which runs one job after the other.
+
+Processes are forked after everything heavy is imported, and keep what they have loaded for their
+next job. One that dies costs the job that it had, and is replaced.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+#: Runs a job in a worker; it is given the job and a function that tells the pool of its progress.
+Work = Callable[[Any, Callable[[Any], None]], Any]
+SECONDS_TO_STOP = 120.0
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Started:
+    """A worker has taken a job."""
+
+    job: Any
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A job tells something."""
+
+    job: Any
+    told: Any
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job has ended: with what its work returned, or with its process (`died` says how).
+
+    What is returned is None if it was interrupted.
+    """
+
+    job: Any
+    returned: Any = None
+    died: str = ""
+
+
+Event = Started | Progress | Ended
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+    job: Any = None
+
+
+class JobPool:
+    """Runs jobs on so many processes, and says what happens to them.
+
+    Args:
+        work: what a worker does with a job; jobs and what it returns travel through pipes.
+        workers: how many processes.
+    """
+
+    def __init__(self, work: Work, *, workers: int) -> None:
+        self.work = work
+        self._fork = multiprocessing.get_context("fork")
+        self._workers: list[_Worker | None] = [None] * workers
+
+    def run(self, jobs: Sequence[Any]) -> Iterator[Event]:
+        """Every event until the last job has ended, in the order in which they happen."""
+        waiting = deque(jobs)
+        while waiting or self._busy():
+            for index in range(len(self._workers)):
+                worker = self._workers[index]
+                if waiting and (worker is None or worker.job is None):
+                    job = waiting.popleft()
+                    self._give(index, job)
+                    yield Started(job)
+            yield from self._collect()
+
+    def interrupt(self) -> Iterator[Event]:
+        """Ask running jobs to stop, and wait for them: what each comes to is an event."""
+        for worker in self._busy():
+            os.kill(worker.process.pid or 0, signal.SIGINT)
+        while self._busy():
+            events = list(self._collect(SECONDS_TO_STOP))
+            if not events:
+                return
+            yield from events
+
+    def close(self) -> None:
+        """End every process; one that still has a job is killed."""
+        for worker in self._workers:
+            if worker is not None:
+                self._end(worker)
+        self._workers = [None] * len(self._workers)
+
+    def _busy(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker is not None and worker.job is not None]
+
+    def _give(self, index: int, job: Any) -> None:
+        worker = self._workers[index]
+        if worker is not None:
+            try:
+                worker.connection.send(job)
+            except OSError:  # it died while it had nothing to do
+                self._end(worker)
+                worker = None
+        if worker is None:
+            worker = self._workers[index] = self._start()
+            worker.connection.send(job)
+        worker.job = job
+
+    def _start(self) -> _Worker:
+        ours, theirs = self._fork.Pipe()
+        others = [worker.connection for worker in self._workers if worker is not None]
+        process = self._fork.Process(target=_live, args=(theirs, [*others, ours], self.work))
+        gc.freeze()  # a worker's collector must not touch, and so copy, what it shares with us
+        process.start()
+        gc.unfreeze()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def _end(self, worker: _Worker) -> None:
+        worker.connection.close()
+        if worker.job is not None:
+            worker.process.kill()
+        worker.process.join(SECONDS_TO_STOP)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+
+    def _collect(self, timeout: float | None = None) -> Iterator[Event]:
+        """What the busy workers tell; waits for the first word."""
+        busy = {worker.connection: worker for worker in self._busy()}
+        for connection in wait(list(busy), timeout):
+            worker = busy[connection]  # type: ignore[index]
+            try:
+                kind, told = worker.connection.recv()
+            except (EOFError, OSError):
+                yield self._buried(worker)
+                continue
+            if kind == "told":
+                yield Progress(worker.job, told)
+            else:
+                job, worker.job = worker.job, None
+                yield Ended(job, told)
+
+    def _buried(self, worker: _Worker) -> Ended:
+        """A worker has died: its job ends with it."""
+        worker.process.join()
+        worker.connection.close()
+        self._workers[self._workers.index(worker)] = None
+        code = worker.process.exitcode or 0
+        how = f"exit code {code}"
+        if code < 0:
+            how = f"killed by {signal.Signals(-code).name}"
+        return Ended(worker.job, died=f"its process died ({how})")
+
+
+def _live(connection: Connection, inherited: list[Connection], work: Work) -> None:
+    """A worker's whole life: take a job, do it, answer; end when the pool's end closes."""
+    os.setpgid(0, 0)  # a terminal's Ctrl-C goes to the pool, which passes it on once
+    _die_with_parent()
+    # A shell's background job passes on that SIGINT is ignored.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for other in inherited:  # else this worker would keep its siblings' pipes open after the pool
+        other.close()
+    while True:
+        try:
+            job = connection.recv()
+        except (EOFError, OSError):
+            os._exit(0)
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            answer = work(job, lambda told: connection.send(("told", told)))
+        except KeyboardInterrupt:
+            answer = None
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            connection.send(("ended", answer))
+        except OSError:
+            os._exit(0)
+
+
+def _die_with_parent() -> None:
+    """Where the system can: a pool that is killed takes its workers along."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before this was set
+        os._exit(1)

@@ -1,0 +1,105 @@
+"""Runs the jobs of a sweep side by side, and those only that have yet to come to their end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from dp_fedmed.config import Config
+from dp_fedmed.reporting.sweep_display import SweepDisplay
+from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob
+from dp_fedmed.sweeps.jobs import JobRunner
+from dp_fedmed.sweeps.pool import Event, JobPool, Progress, Started
+from dp_fedmed.sweeps.results import Row, failed_row
+
+
+def run_jobs(
+    directory: SweepDirectory,
+    jobs: Sequence[SweepJob],
+    settings: Callable[[SweepJob, str], Config],
+    at_a_time: int,
+) -> list[Row]:
+    """Run what is left of these jobs, and return the rows of all of them.
+
+    Raises:
+        KeyboardInterrupt: when it was interrupted; every running job has been given the time to
+            end its round, and can be gone on with.
+    """
+    left = directory.left_to_do(jobs)
+    display = SweepDisplay(directory.path, jobs, list(directory.rows.values()))
+    if left:
+        with display.loading():
+            preload()
+    pool = JobPool(JobRunner(directory, settings), workers=max(1, min(at_a_time, len(left))))
+    try:
+        with display:
+            try:
+                for event in pool.run(left):
+                    _take_in(directory, display, event)
+            except KeyboardInterrupt:
+                display.stopping()
+                for event in pool.interrupt():
+                    _take_in(directory, display, event)
+                raise
+    except KeyboardInterrupt:
+        display.interrupted()
+        raise
+    finally:
+        pool.close()
+        directory.write_results()
+    display.summary([directory.rows[number] for number in sorted(directory.rows)])
+    return [directory.rows[job.number] for job in jobs if job.number in directory.rows]
+
+
+def _take_in(directory: SweepDirectory, display: SweepDisplay, event: Event) -> None:
+    if isinstance(event, Started):
+        display.started(event.job)
+    elif isinstance(event, Progress):
+        display.progress(event.job, event.told)
+    else:
+        row = event.returned
+        if event.died:
+            number, seconds = event.job.number, display.seconds_of(event.job)
+            path = directory.run_dir(number)
+            row = failed_row(number, path, event.job.overrides, event.died, seconds=seconds)
+        if row is not None:
+            directory.add(row)
+        display.ended(event.job, row)
+
+
+def jobs_at_a_time(*, threads: int, workers: int | None, device: str) -> int:
+    """One for each core that a job uses; one alone on an accelerator."""
+    if _on_accelerator(device):
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) // (threads * (workers or 1)))
+
+
+def _on_accelerator(device: str) -> bool:
+    """Whether jobs would share one accelerator; asked so that forked processes can still use it."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    import torch
+
+    if device != "auto":
+        return device != "cpu"
+    return torch.cuda.is_available() or torch.backends.mps.is_available()
+
+
+#: What every job needs sooner or later.
+HEAVY = (
+    *("torch", "torch.func", "opacus", "scipy.optimize", "dp_accounting.pld"),
+    *("matplotlib.pyplot", "matplotlib.backends.backend_agg"),
+    *("sklearn.datasets", "sklearn.metrics", "dp_fedmed.models"),
+    *("dp_fedmed.server_app", "dp_fedmed.client_app", "dp_fedmed.tasks.dp_sgd"),
+)
+
+
+def preload() -> None:
+    """Import in this process what every job needs: processes forked from it have it at once."""
+    for name in HEAVY:
+        import_module(name)
+    import torch
+
+    torch.set_num_threads(1)  # threads that exist before a fork hang after it
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # the first one makes torch import more
