@@ -225,7 +225,7 @@ def build_client_app(
         if "data-path" in context.node_config or "partition-id" not in context.node_config:
             told["own-data"] = True
         site = runtime_for(context)
-        if site.config.privacy.style.protects_records:
+        if site.config.asks_for_sizes:
             told["num-records"] = len(site.records(context.node_config)[0])
         return RecordDict({"client": ConfigRecord(told)})
 

@@ -81,7 +81,8 @@ class ServerRun:
         pictured = (self.directory.path / PARTITION_PICTURE).exists()
         if not pictured and all(node.simulated for node in nodes.values()):
             self._describe_clients(len(nodes))
-        self.learner = make_learner(config, self.data)
+        num_records = sum(node.records or 0 for node in nodes.values())
+        self.learner = make_learner(config, self.data, num_records)
         strategy = self.strategy = self._make_strategy(nodes)
         initial = model_arrays.to_record(self.learner.initial())
         if self.store.start is not None:

@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord
 from dp_fedmed.config import Config, ConfigError
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.federation.client_level import ClientLevelMechanism
-from dp_fedmed.federation.privacy_plan import PrivacyPlan
+from dp_fedmed.federation.privacy_plan import PrivacyPlan, record_adjacency
 from dp_fedmed.federation.record_level import RecordLevelMechanism
 from dp_fedmed.federation.run_directory import RunDirectory
 from dp_fedmed.federation.sampling import Sampler
@@ -26,6 +26,7 @@ from dp_fedmed.federation.server_step import ServerStep
 from dp_fedmed.learning.anomaly_steps import (
     VECTOR,
     BankStep,
+    NoisyRowsStep,
     StatisticStep,
     largest_sigma,
     noise_of,
@@ -33,11 +34,12 @@ from dp_fedmed.learning.anomaly_steps import (
 from dp_fedmed.learning.base import LocalRound, State
 from dp_fedmed.learning.detector import BANK, Detector, Scorer, map_of, unpacked_state
 from dp_fedmed.learning.gradient import asked_shape
+from dp_fedmed.privacy.events import Adjacency
 from dp_fedmed.privacy.noise import Purpose
 from dp_fedmed.tasks.anomaly_metrics import anomaly_metrics, fairness, grouped_metrics, threshold
 from dp_fedmed.tasks.patchcore.coreset import greedy_k_center
 from dp_fedmed.tasks.patchcore.maps import pixel_maps
-from dp_fedmed.tasks.patchcore.statistics import BOUND
+from dp_fedmed.tasks.patchcore.statistics import BOUND, step_of
 
 PICTURES = "pictures.png"
 RECORD_NOISE, FEATURES = "record_noise", "features"
@@ -47,10 +49,10 @@ FEATURES_TOLERANCE = 0.01
 class AnomalyLearner:
     """The server's half: the detector, and its own images to judge it by."""
 
-    def __init__(self, config: Config, data: DataSet) -> None:
+    def __init__(self, config: Config, data: DataSet, num_images: int) -> None:
         self.config, self.data = config, data
         self.detector = Detector(config)
-        self._initial = self.detector.initial(data.input_shape)
+        self._initial = self.detector.initial(data.input_shape, num_images)
 
     def initial(self) -> State:
         """What public images say."""
@@ -88,10 +90,14 @@ class AnomalyLearner:
         """Merge rows, or move the statistic on."""
         if plan is None:
             return BankStep(self.config.seed)
+        if self.config.releases_rows:
+            return NoisyRowsStep(self.config.seed)
         return StatisticStep(self.detector, noise_of(self.config, plan, sampler)[0])
 
     def advice(self, plan: PrivacyPlan, sampler: Sampler) -> str | None:
         """How many images or clients it would take, if a release would be mostly noise."""
+        if self.config.releases_rows:
+            return self._weakness(plan)
         noise_std, units = noise_of(self.config, plan, sampler)
         needed = self.detector.statistic(self._initial).units_needed(noise_std * units)
         if needed <= units:
@@ -103,6 +109,15 @@ class AnomalyLearner:
             f"noise of {noise_std * units:.3g} on the sum needs about {needed} {what} to say more "
             f"than noise, and a round has {units:.0f}: use more {what}, a larger target_epsilon, "
             f"or anomaly.dimension={max(1, int(dimension * units / needed))}"
+        )
+
+    def _weakness(self, plan: PrivacyPlan) -> str:
+        rows = self.detector.noisy_rows(self._initial)
+        length = rows.noise_std(largest_sigma(plan.clients)) * rows.public_map.dimension**0.5
+        return (
+            "anomaly.mechanism=noisy_rows is weak, and kept for comparison: rows do not add up, so "
+            f"each bears all the noise, here of length {length:.3g} on a row of length 1, however "
+            "many images there are; use anomaly.mechanism=dp_gaussian to find anomalies"
         )
 
     def evaluate(self, state: State, split: str) -> dict[str, float]:
@@ -158,6 +173,7 @@ class StatisticPlan:
     noised_by: str
     sample_rate: float = 1.0
     steps: int = 1
+    adjacency: Adjacency = "add_remove"
 
     @property
     def in_force(self) -> dict[str, float | str]:
@@ -210,19 +226,29 @@ class AnomalyWork:
         """One step with all images, noised by whom this client's own settings say."""
         noise, q, steps = asked_shape(self.config, told, records)
         own = noised_by(self.config)
-        return StatisticPlan(noise_multiplier=noise, noised_by=own, sample_rate=q, steps=steps)
+        return StatisticPlan(
+            noise_multiplier=noise,
+            noised_by=own,
+            sample_rate=q,
+            steps=steps,
+            adjacency=record_adjacency(self.config),
+        )
 
     def train(self, work: LocalRound) -> tuple[State, dict[str, float]]:
-        """Rows for the bank, or the mean of the images' vectors."""
+        """Rows for the bank, noised rows, or the mean of the images' vectors."""
         if self.detector.is_bank:
             return {BANK: self._rows(work)}, {}
+        if self.detector.has_rows:
+            return {BANK: self._noisy_rows(work)}, {}
         return {VECTOR: self._mean(work)}, {}
 
     def _mean(self, work: LocalRound) -> np.ndarray[Any, Any]:
         """Of vectors of norm at most 1, so its own norm is at most 1; noised if that is ours."""
         state = work.received
-        batches = self.detector.batches(work.records.x)
-        total, count = self.detector.statistic(state).total(batches, unpacked_state(state))
+        statistic, inner = self.detector.statistic(state), unpacked_state(state)
+        is_last = step_of(inner) + 1 >= statistic.num_steps
+        batches = self.detector.cache.batches(work.records.x, last=is_last)
+        total, count = statistic.total(batches, inner)
         mean = total / max(1, count)
         if work.plan is None or self.config.record_noise_at_server:
             return mean
@@ -231,6 +257,24 @@ class AnomalyWork:
         stream = work.secrets.noise(Purpose.STATISTIC_NOISE, [mean])
         std = work.plan.noise_multiplier * BOUND / max(1, count)  # an image moves it by 1/count
         return np.asarray(mean + stream.normal(mean.shape, std=std))
+
+    def _noisy_rows(self, work: LocalRound) -> np.ndarray[Any, Any]:
+        """Random patches with noise; whoever has fewer than there is room for repeats them."""
+        size, dimension = work.received[BANK].shape
+        if work.plan is None or work.secrets is None:
+            raise ValueError("noise needs a plan and secret streams")
+        if len(work.records) == 0:
+            return np.zeros((size, dimension), np.float32)
+        rows = self.detector.noisy_rows(work.received)
+        exact = rows.select(
+            self.detector.batches(work.records.x),
+            selection=work.secrets.selection(Purpose.ROW_SELECTION),
+            most=size,
+        )
+        noise = work.secrets.noise(Purpose.EMBEDDING_NOISE, [exact])
+        sigma = work.plan.noise_multiplier
+        noised = rows.noised(exact, noise_multiplier=sigma, noise=noise)
+        return np.resize(noised, (size, dimension))
 
     def _rows(self, work: LocalRound) -> np.ndarray[Any, Any]:
         """A k-center of this client's patches; one that has too few repeats them."""

@@ -105,12 +105,18 @@ class LocalWork(Protocol):
         """Metrics of a model on this client's records."""
 
 
-def make_learner(config: Config, data: DataSet) -> Learner:
-    """The server's half of what the configuration names."""
+def make_learner(config: Config, data: DataSet, num_records: int = 0) -> Learner:
+    """The server's half of what the configuration names.
+
+    Args:
+        config: the run's.
+        data: the server's own.
+        num_records: of all clients, where `Config.asks_for_sizes`.
+    """
     if config.task.kind is TaskKind.anomaly:
         from dp_fedmed.learning.anomaly import AnomalyLearner
 
-        return AnomalyLearner(config, data)
+        return AnomalyLearner(config, data, num_records)
     from dp_fedmed.learning.gradient import GradientLearner
 
     return GradientLearner(config, data)
