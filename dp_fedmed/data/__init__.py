@@ -7,13 +7,14 @@ local validation part. Only numpy is imported here; each loader imports what it 
 from dp_fedmed.data.partitioning import partition
 from dp_fedmed.data.records import DataSet, Records
 from dp_fedmed.data.registry import LOADERS, load_data
-from dp_fedmed.data.splits import cap_groups, split_client, split_records
+from dp_fedmed.data.splits import cap_groups, in_proportion, split_client, split_records
 
 __all__ = [
     "LOADERS",
     "DataSet",
     "Records",
     "cap_groups",
+    "in_proportion",
     "load_data",
     "partition",
     "split_client",

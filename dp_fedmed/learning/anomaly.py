@@ -32,11 +32,12 @@ from dp_fedmed.learning.anomaly_steps import (
     noise_of,
 )
 from dp_fedmed.learning.base import LocalRound, State
-from dp_fedmed.learning.detector import BANK, Detector, Scorer, map_of, unpacked_state
+from dp_fedmed.learning.detector import BANK, Detector, Scorer, unpacked_state
 from dp_fedmed.learning.gradient import asked_shape
 from dp_fedmed.privacy.events import Adjacency
 from dp_fedmed.privacy.noise import Purpose
-from dp_fedmed.tasks.anomaly_metrics import anomaly_metrics, fairness, grouped_metrics, threshold
+from dp_fedmed.tasks.anomaly_metrics import anomaly_metrics, grouped_metrics, threshold
+from dp_fedmed.tasks.fairness import fairness
 from dp_fedmed.tasks.patchcore.coreset import greedy_k_center
 from dp_fedmed.tasks.patchcore.maps import pixel_maps
 from dp_fedmed.tasks.patchcore.statistics import BOUND, step_of
@@ -103,7 +104,7 @@ class AnomalyLearner:
         if needed <= units:
             return None
         what = "clients" if self.config.privacy.style.protects_clients else "images"
-        dimension = map_of(self._initial).dimension
+        dimension = self.detector.map_of(self._initial).dimension
         return (
             f"anomaly.mechanism={self.config.anomaly.mechanism} in {dimension} dimensions with "
             f"noise of {noise_std * units:.3g} on the sum needs about {needed} {what} to say more "
@@ -247,7 +248,7 @@ class AnomalyWork:
         state = work.received
         statistic, inner = self.detector.statistic(state), unpacked_state(state)
         is_last = step_of(inner) + 1 >= statistic.num_steps
-        batches = self.detector.cache.batches(work.records.x, last=is_last)
+        batches = self.detector.cache.batches(self._as_told(work.records.x), last=is_last)
         total, count = statistic.total(batches, inner)
         mean = total / max(1, count)
         if work.plan is None or self.config.record_noise_at_server:
@@ -267,7 +268,7 @@ class AnomalyWork:
             return np.zeros((size, dimension), np.float32)
         rows = self.detector.noisy_rows(work.received)
         exact = rows.select(
-            self.detector.batches(work.records.x),
+            self.detector.batches(self._as_told(work.records.x)),
             selection=work.secrets.selection(Purpose.ROW_SELECTION),
             most=size,
         )
@@ -281,15 +282,38 @@ class AnomalyWork:
         size, dimension = work.received[BANK].shape
         if len(work.records) == 0:
             return np.zeros((size, dimension), np.float32)
-        public_map = map_of(work.received)
-        batches = self.detector.batches(work.records.x)
+        public_map = self.detector.map_of(work.received)
+        batches = self.detector.batches(self._as_told(work.records.x))
         rows = np.concatenate([public_map(f).reshape(-1, dimension) for f in batches])
         chosen = greedy_k_center(rows, size, seed=self.config.seed)
         return np.resize(rows[chosen], (size, dimension))
 
     def evaluate(self, received: State, records: Records) -> dict[str, float]:
-        """The mean score of this client's normal images."""
+        """Image AUROC where there are defects, and the mean score of normal images."""
         scorer = self.detector.scorer(received)
         if scorer is None or len(records) == 0:
             return {}
-        return {"score": float(self.detector.scores(scorer, records.x)[0].mean())}
+        labels = records.image_labels
+        scores = self.detector.scores(scorer, self._as_told(records.x))[0]
+        found = anomaly_metrics(scores, None, labels=labels, masks=records.y)
+        normal = scores[labels == 0]
+        return found | ({"normal_score": float(normal.mean())} if len(normal) else {})
+
+    def _as_told(self, images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """This site's images with as many channels as the server's have.
+
+        Raises:
+            ConfigError: for images of another size.
+        """
+        if not self._built or images.shape[1:] == self._built:
+            return images
+        if images.shape[2:] != self._built[1:]:
+            raise ConfigError(
+                f"this site's images have {images.shape[2:]} pixels, the server's "
+                f"{self._built[1:]}: use the same data.image_size"
+            )
+        if images.shape[1] == 1:
+            return np.repeat(images, 3, axis=1)
+        weights = np.array([0.299, 0.587, 0.114])[:, None, None]  # as Pillow makes grey of colour
+        grey = np.rint((images * weights).sum(axis=1, keepdims=True))
+        return np.asarray(grey, dtype=np.uint8)

@@ -95,13 +95,17 @@ class Detector:
             return settings.coreset_size
         return max(2, coreset_size(num_patches, ratio=settings.coreset_ratio))
 
+    def map_of(self, state: State) -> PublicMap:
+        """The public map that travels in these arrays."""
+        return PublicMap(state[OFFSET], state[MATRIX], is_unit=not self.is_bank)
+
     def noisy_rows(self, state: State) -> NoisyRows:
         """What draws and noises rows, with the map that travels in these arrays."""
-        return NoisyRows(map_of(state), rows_per_image=self.config.anomaly.rows_per_image)
+        return NoisyRows(self.map_of(state), rows_per_image=self.config.anomaly.rows_per_image)
 
     def statistic(self, state: State) -> PrivateStatistic:
         """The statistic that these arrays are a state of."""
-        public_map = map_of(state)
+        public_map = self.map_of(state)
         if self.config.anomaly.mechanism is MechanismName.dp_prototypes:
             return DPPrototypes(public_map, state["prototypes"])
         return DPGaussian(public_map)
@@ -118,12 +122,12 @@ class Detector:
     def model(self, state: State) -> AnomalyModel | None:
         """What private arrays have learnt; None before they have learnt it all."""
         if self.has_rows:
-            return RowsModel(map_of(state), state[BANK])
+            return RowsModel(self.map_of(state), state[BANK])
         statistic, inner = self.statistic(state), unpacked_state(state)
         return statistic.model(inner) if step_of(inner) >= statistic.num_steps else None
 
     def _bank_scorer(self, state: State) -> Scorer:
-        bank, public_map = MemoryBank(state[BANK]), map_of(state)
+        bank, public_map = MemoryBank(state[BANK]), self.map_of(state)
         neighbours = self.config.anomaly.neighbours
 
         def score(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
@@ -158,11 +162,6 @@ def _model_scorer(model: AnomalyModel) -> Scorer:
         return model.image_scores(patches), patches
 
     return score
-
-
-def map_of(state: State) -> PublicMap:
-    """The public map that travels with a detector."""
-    return PublicMap(state[OFFSET], state[MATRIX])
 
 
 def packed_state(inner: State) -> State:

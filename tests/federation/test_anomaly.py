@@ -290,9 +290,10 @@ def test_a_bank_holds_patches_of_clients(tiny: Callable[..., Config]) -> None:
     model = load_file(run_federation(config).run_dir / "model.safetensors")
     data = load_data(config.data, seed=config.seed)
     learner = make_learner(config, data)
-    from dp_fedmed.learning.detector import Detector, map_of
+    from dp_fedmed.learning.detector import Detector
 
-    rows = map_of(learner.initial())(Detector(config).features(data.train.x)).reshape(-1, 6)
+    detector = Detector(config)
+    rows = detector.map_of(learner.initial())(detector.features(data.train.x)).reshape(-1, 6)
     nearest = ((model["bank"][:, None] - rows[None]) ** 2).sum(axis=2).min(axis=1)
     assert nearest.max() < 1e-9
     assert len(np.unique(model["bank"], axis=0)) == 30

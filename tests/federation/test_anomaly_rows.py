@@ -19,7 +19,7 @@ from dp_fedmed.federation.ledger_check import LedgerView
 from dp_fedmed.federation.secrets import RoundSecrets
 from dp_fedmed.learning import LocalRound, make_learner, make_work
 from dp_fedmed.learning.anomaly_steps import NoisyRowsStep
-from dp_fedmed.learning.detector import BANK, Detector, map_of
+from dp_fedmed.learning.detector import BANK, Detector
 from dp_fedmed.privacy import gaussian_epsilon, get_privacy_spent
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.noise import NoiseKey, NoiseStream
@@ -190,5 +190,5 @@ def test_a_bank_of_all_patches_holds_all_patches(tiny: Callable[..., Config]) ->
     bank = load_file(run_federation(config).run_dir / "model.safetensors")[BANK]
     data = load_data(config.data, seed=config.seed)
     detector = Detector(config)
-    rows = map_of(detector.initial(data.input_shape, 1))(detector.features(data.train.x))
+    rows = detector.map_of(detector.initial(data.input_shape, 1))(detector.features(data.train.x))
     assert len(np.unique(bank, axis=0)) == len(np.unique(rows.reshape(-1, 6), axis=0))
