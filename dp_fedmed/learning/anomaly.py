@@ -36,6 +36,7 @@ from dp_fedmed.learning.detector import BANK, Detector, Scorer, unpacked_state
 from dp_fedmed.learning.gradient import asked_shape
 from dp_fedmed.privacy.events import Adjacency
 from dp_fedmed.privacy.noise import Purpose
+from dp_fedmed.reporting.long_work import telling
 from dp_fedmed.tasks.anomaly_metrics import anomaly_metrics, grouped_metrics, threshold
 from dp_fedmed.tasks.fairness import fairness
 from dp_fedmed.tasks.patchcore.coreset import greedy_k_center
@@ -285,7 +286,8 @@ class AnomalyWork:
         public_map = self.detector.map_of(work.received)
         batches = self.detector.batches(self._as_told(work.records.x))
         rows = np.concatenate([public_map(f).reshape(-1, dimension) for f in batches])
-        chosen = greedy_k_center(rows, size, seed=self.config.seed)
+        progress = telling("choosing patches")
+        chosen = greedy_k_center(rows, size, seed=self.config.seed, progress=progress)
         return np.resize(rows[chosen], (size, dimension))
 
     def evaluate(self, received: State, records: Records) -> dict[str, float]:

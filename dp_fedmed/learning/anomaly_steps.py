@@ -17,6 +17,7 @@ from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.server_step import Arrays, State, WeightedMean
 from dp_fedmed.learning.detector import BANK, Detector, packed_state, unpacked_state
 from dp_fedmed.randomness import stream
+from dp_fedmed.reporting.long_work import telling
 from dp_fedmed.tasks.patchcore.coreset import merge_banks
 from dp_fedmed.tasks.patchcore.statistics import step_of
 
@@ -99,7 +100,8 @@ class RowUnion:
         """As many rows as the bank has, far from each other."""
         if not self.banks:
             return None
-        return {BANK: merge_banks(self.banks, self.size, seed=self.seed)}
+        progress = telling("merging banks")
+        return {BANK: merge_banks(self.banks, self.size, seed=self.seed, progress=progress)}
 
 
 class NoisyRowsStep(BankStep):
