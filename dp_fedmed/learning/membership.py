@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dp_fedmed.config import Config, ConfigError, TaskKind, from_yaml
-from dp_fedmed.data import cap_groups, load_data, partition, split_client
+from dp_fedmed.data import load_data
+from dp_fedmed.data.clients import client_indices
 from dp_fedmed.federation.run_directory import CONFIG_FILE, MODEL_FILE, RunDirectory
 from dp_fedmed.learning.detector import BANK, Detector, State
 from dp_fedmed.tasks.patchcore.bank import MemoryBank
@@ -102,15 +103,10 @@ def _attacked(detector: Detector, state: State) -> Any:
 def _members_and_others(config: Config) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     data = load_data(config.data, seed=config.seed)
     clients = config.federation.num_clients
-    parts = partition(data, config.data.partition, num_clients=clients, seed=config.seed)
-    trained_on = []
-    for number, part in enumerate(parts):
-        share = config.data.client_val_fraction
-        own = split_client(part, val_fraction=share, seed=config.seed, client=number)[0]
-        if config.data.group_by is not None:
-            limit = config.data.max_records_per_group
-            own = cap_groups(data.train, own, limit=limit, seed=config.seed, client=number)
-        trained_on.append(own)
+    trained_on = [
+        client_indices(config, data, client=number, num_clients=clients)[0]
+        for number in range(clients)
+    ]
     normal = data.test.x[data.test.image_labels == 0]
     return data.train.x[np.concatenate(trained_on)], np.concatenate([data.val.x, normal])
 
