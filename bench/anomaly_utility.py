@@ -25,11 +25,12 @@ from dp_fedmed.data import DataSet, partition
 from dp_fedmed.data.mvtec import load_mvtec_folder
 from dp_fedmed.models.backbones import make_backbone
 from dp_fedmed.privacy import NoiseStream, compute_noise_multiplier
+from dp_fedmed.privacy.gaussian import gaussian_sigma
 from dp_fedmed.tasks.anomaly_metrics import auroc
 from dp_fedmed.tasks.patchcore import MemoryBank, PatchFeatures, greedy_k_center, merge_banks
 from dp_fedmed.tasks.patchcore.coreset import SELECTION_DIMENSION
 from dp_fedmed.tasks.patchcore.dp_gaussian import GaussianModel
-from dp_fedmed.tasks.patchcore.noisy_rows import NoisyRows
+from dp_fedmed.tasks.patchcore.noisy_rows import NoisyRows, RowsModel
 from dp_fedmed.tasks.patchcore.private import DIMENSIONS, make_statistic, public_images, release
 from dp_fedmed.tasks.patchcore.public_map import fit_public_map
 from dp_fedmed.tasks.patchcore.statistics import AnomalyModel
@@ -113,13 +114,13 @@ def private(mechanism: str, epsilon: float) -> Callable[[Tiles, int], Scores]:
 
 def noisy(epsilon: float) -> Callable[[Tiles, int], Scores]:
     def run(tiles: Tiles, seed: int) -> Scores:
-        rows = NoisyRows(
-            fit_public_map(tiles.public, DIMENSIONS["noisy_rows"]), epsilon=epsilon, delta=DELTA
-        )
+        rows = NoisyRows(fit_public_map(tiles.public, DIMENSIONS["noisy_rows"]))
+        # A replacement moves the rows by twice as much as a removal.
+        sigma = 2.0 * gaussian_sigma(epsilon=epsilon, delta=DELTA)
         noise, selection = (NoiseStream.from_public_seed(97 * seed + i) for i in (11, 12))
-        return model_scores(
-            rows.model(rows.release(tiles.train, noise=noise, selection=selection)), tiles.test
-        )
+        exact = rows.select([tiles.train], selection=selection)
+        noised = rows.noised(exact, noise_multiplier=sigma, noise=noise)
+        return model_scores(RowsModel(rows.public_map, noised), tiles.test)
 
     return run
 

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from dp_fedmed.config import Config, ConfigError, TaskKind, Topology, from_run_config
-from dp_fedmed.data import Records, load_data, partition
+from dp_fedmed.data import DataSet, Records, in_proportion, load_data, partition
 from dp_fedmed.data.clients import capped, client_indices
 from dp_fedmed.data.records import joined
 from dp_fedmed.federation import arrays as model_arrays
@@ -54,17 +54,27 @@ class ClientRuntime:
         self.work.build(data.input_shape, data.num_classes)
 
     def records(self, node_config: Mapping[str, Any]) -> tuple[Records, Records]:
-        """(training, validation) records of the client that this node-config names.
+        """(training, evaluation) records of the client that this node-config names.
 
         In a simulation that is a partition of the configured data; a deployed node names its own
-        with `data-path` in its node-config and uses all of it.
+        with `data-path` in its node-config and uses all of it. An anomaly task is evaluated with
+        test images, since a client's own are normal: a site's own ones, or, in a simulation, those
+        of the client's categories.
         """
+        data, train, val = self._held(node_config)
+        if self.config.task.kind is TaskKind.anomaly:
+            seed, name = self.config.seed, client_name(node_config)
+            return train, in_proportion(data.test, train, seed=seed, client=name)
+        return train, val
+
+    def _held(self, node_config: Mapping[str, Any]) -> tuple[DataSet, Records, Records]:
+        """A client's data set, and its own training and validation records."""
         config = self.config
         if "partition-id" in node_config and "data-path" not in node_config:
             number, count = int(node_config["partition-id"]), int(node_config["num-partitions"])
             data = load_data(config.data, seed=config.seed)
             train, val = client_indices(config, data, client=number, num_clients=count)
-            return data.train.subset(train), data.train.subset(val)
+            return data, data.train.subset(train), data.train.subset(val)
         if config.federation.topology is Topology.centralized:
             raise ConfigError(
                 "federation.topology=centralized pools the records of a simulation, and this node "
@@ -73,12 +83,12 @@ class ClientRuntime:
         own = config.data
         if "data-path" in node_config:
             own = replace(own, path=str(node_config["data-path"]))
-        data = load_data(own, seed=config.seed)
+        data = load_data(own, seed=config.seed, at_site=True)
         whole = data
         if config.task.kind is not TaskKind.anomaly:  # which learns from normal records only
             whole = replace(data, train=joined(data.train, data.test))  # the server has a test set
         everything = np.arange(len(whole.train), dtype=np.int64)
-        return whole.train.subset(capped(config, whole, everything, client=0)), data.val
+        return data, whole.train.subset(capped(config, whole, everything, client=0)), data.val
 
     def train(self, message: Message, context: Context) -> RecordDict:
         """Answer a round from this client's records."""
@@ -113,7 +123,7 @@ class ClientRuntime:
             )
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
-        """Evaluate the model on this client's validation records."""
+        """Evaluate the model on this client's evaluation records."""
         self._enter(message.content.config_records["config"])
         _, records = self.records(context.node_config)
         metrics = self.work.evaluate(self._received(message), records)
@@ -230,7 +240,7 @@ def build_client_app(
         if "data-path" in context.node_config or "partition-id" not in context.node_config:
             told["own-data"] = True
         site = runtime_for(context)
-        if site.config.privacy.style.protects_records:
+        if site.config.asks_for_sizes:
             told["num-records"] = len(site.records(context.node_config)[0])
         return RecordDict({"client": ConfigRecord(told)})
 

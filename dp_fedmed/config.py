@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.config_checks import METRICS, cohort_size, validate
+from dp_fedmed.config_checks import METRICS, cohort_size, num_releases, validate
 from dp_fedmed.config_schema import (
     AccountantName,
     AnomalyConfig,
@@ -126,12 +126,13 @@ def default_runs_dir() -> str:
 
 
 def register() -> None:
-    """Make the typed tree and our one resolver known to Hydra (safe to call twice)."""
+    """Make the typed tree and our two resolvers known to Hydra (safe to call twice)."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
     ConfigStore.instance().store(name="base_config", node=schema())
     OmegaConf.register_new_resolver("runs_dir", default_runs_dir, replace=True)
+    OmegaConf.register_new_resolver("releases", num_releases, replace=True)
 
 
 def schema() -> DictConfig:

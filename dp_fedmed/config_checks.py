@@ -11,6 +11,7 @@ from dp_fedmed.config_schema import (
     ConfigError,
     EngineName,
     Loss,
+    MechanismName,
     PrivacyStyle,
     SamplePrivacyConfig,
     SamplerName,
@@ -56,6 +57,8 @@ RANGES: tuple[tuple[str, float, float], ...] = (
     ("anomaly.dimension", 1, 4096),
     ("anomaly.grid", 1, 512),
     ("anomaly.coreset_size", 2, 1e6),
+    ("anomaly.coreset_ratio", 1e-6, 1.0),
+    ("anomaly.rows_per_image", 1, 1e5),
     ("anomaly.neighbours", 0, 1000),
     ("training.lr", 1e-12, 1e3),
     ("training.momentum", 0.0, 0.9999),
@@ -152,8 +155,22 @@ METRICS: dict[TaskKind, tuple[str, ...]] = {
     ),
 }
 BACKBONES = ("filters", "mobilenet_v2", "resnet18", "wide_resnet50_2", "tiny")
-#: Releases of a private statistic, each a round.
-STATISTIC_ROUNDS = 2
+#: Releases of each private mechanism, each a round.
+RELEASES = {
+    MechanismName.dp_gaussian: 2,
+    MechanismName.dp_prototypes: 2,
+    MechanismName.noisy_rows: 1,
+}
+
+
+def num_releases(mechanism: str) -> int:
+    """Rounds that a private anomaly mechanism takes; 2 for a name that will be refused.
+
+    >>> num_releases("dp_gaussian"), num_releases("noisy_rows")
+    (2, 1)
+    """
+    known = {str(name): count for name, count in RELEASES.items()}
+    return known.get(str(mechanism), 2)
 
 
 def cohort_size(config: Config) -> int:
@@ -269,8 +286,9 @@ def _check_anomaly(config: Config) -> None:
             f"anomaly.backbone={config.anomaly.backbone} is not known: choose from "
             f"{', '.join(BACKBONES)}"
         )
+    _check_coreset(config)
     is_private = privacy.style is not PrivacyStyle.none
-    rounds = STATISTIC_ROUNDS if is_private else 1
+    rounds = RELEASES[config.anomaly.mechanism] if is_private else 1
     made = f"anomaly.mechanism={config.anomaly.mechanism}" if is_private else "a memory bank"
     if federation.num_rounds != rounds:
         raise ConfigError(
@@ -299,6 +317,39 @@ def _check_anomaly(config: Config) -> None:
             f"privacy.user.clipping={privacy.user.clipping} does not fit: a client's vector has "
             "norm at most 1 as it is; use privacy.user.clipping=fixed"
         )
+
+
+def _check_coreset(config: Config) -> None:
+    """One size of the bank; and where rows are released, a guarantee that exists for them."""
+    size, ratio = config.anomaly.coreset_size, config.anomaly.coreset_ratio
+    if (size is None) == (ratio is None):
+        raise ConfigError(
+            f"anomaly.coreset_size={_null(size)} with anomaly.coreset_ratio={_null(ratio)}: give "
+            "exactly one, for example anomaly.coreset_size=null anomaly.coreset_ratio=0.1"
+        )
+    if config.anomaly.rows_per_image != 1 and not config.releases_rows:
+        raise ConfigError(
+            f"anomaly.rows_per_image={config.anomaly.rows_per_image} is for "
+            "anomaly.mechanism=noisy_rows in privacy=sample: leave it at 1"
+        )
+    if not config.releases_rows:
+        return
+    if config.privacy.style is not PrivacyStyle.sample:
+        raise ConfigError(
+            f"anomaly.mechanism=noisy_rows contradicts privacy.style={config.privacy.style}: rows "
+            "of clients do not add up, so there is no sum in which a client could hide; use "
+            "anomaly.mechanism=dp_gaussian, or privacy=sample"
+        )
+    if config.data_ledger is not None:
+        raise ConfigError(
+            f"data_ledger={config.data_ledger} adds up guarantees for a record that is added or "
+            "removed, and anomaly.mechanism=noisy_rows has one for a record that is replaced: the "
+            "two do not compose; use anomaly.mechanism=dp_gaussian or data_ledger=null"
+        )
+
+
+def _null(value: float | None) -> str:
+    return "null" if value is None else f"{value:g}"
 
 
 def _check_data_ledger(config: Config) -> None:

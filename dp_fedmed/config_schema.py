@@ -128,10 +128,11 @@ class GradMode(StrEnum):
 
 
 class MechanismName(StrEnum):
-    """Which statistic of normal images a private anomaly task releases."""
+    """What a private anomaly task releases of normal images: a statistic, or single rows (weak)."""
 
     dp_gaussian = "dp_gaussian"
     dp_prototypes = "dp_prototypes"
+    noisy_rows = "noisy_rows"
 
 
 class Clipping(StrEnum):
@@ -234,9 +235,12 @@ class AnomalyConfig:
         layers: of the backbone; null for its defaults.
         dimension: of a mapped patch; null for what suits the mechanism.
         grid: side of the grid of patches; null for the largest layer's.
-        coreset_size: rows of the memory bank (style `none`).
+        coreset_size: rows of the memory bank (style `none`), or the most of `noisy_rows`.
+        coreset_ratio: the same as a share of all patches of all clients; one of the two is null.
+        rows_per_image: patches of an image that `noisy_rows` releases.
         neighbours: bank rows that weigh a score (style `none`); 0 leaves the weight out.
-        server_trusted: in style `sample`, noise is added once, by the server; else by each client.
+        server_trusted: in style `sample`, noise is added once, by the server; else by each client,
+            as it always is with `noisy_rows`.
     """
 
     mechanism: MechanismName = MechanismName.dp_gaussian
@@ -245,7 +249,9 @@ class AnomalyConfig:
     layers: list[str] | None = None
     dimension: int | None = None
     grid: int | None = None
-    coreset_size: int = 1000
+    coreset_size: int | None = 1000
+    coreset_ratio: float | None = None
+    rows_per_image: int = 1
     neighbours: int = 9
     server_trusted: bool = True
 
@@ -455,14 +461,27 @@ class Config:
         """Whether records are protected by the server's noise alone: it sees exact sums then."""
         is_sample = self.privacy.style is PrivacyStyle.sample
         alone = self.federation.topology is Topology.local_only  # then nobody adds anything up
-        is_statistic = self.task.kind is TaskKind.anomaly and is_sample
-        return is_statistic and self.anomaly.server_trusted and not alone
+        is_sum = self.task.kind is TaskKind.anomaly and not self.releases_rows
+        return is_sum and is_sample and self.anomaly.server_trusted and not alone
 
     @property
     def num_sites(self) -> int:
         """How many train: one where all clients' records are pooled."""
         pooled = self.federation.topology is Topology.centralized
         return 1 if pooled else self.federation.num_clients
+
+    @property
+    def releases_rows(self) -> bool:
+        """Whether single rows are released, and not sums of all records' vectors."""
+        is_private = self.privacy.style is not PrivacyStyle.none
+        is_rows = self.anomaly.mechanism is MechanismName.noisy_rows
+        return self.task.kind is TaskKind.anomaly and is_private and is_rows
+
+    @property
+    def asks_for_sizes(self) -> bool:
+        """Whether the server must know how many records each client has before it begins."""
+        is_ratio = self.task.kind is TaskKind.anomaly and self.anomaly.coreset_ratio is not None
+        return self.privacy.style.protects_records or is_ratio
 
     def to_yaml(self) -> str:
         """The whole tree as YAML, as it stands in a run directory."""

@@ -40,7 +40,7 @@ def serve(
         grid,
         expected=expected,
         timeout=config.federation.connect_timeout,
-        ask_all=config.privacy.style.protects_records,
+        ask_all=config.asks_for_sizes,
     )
     if len(nodes) != config.num_sites:
         if num_clients_given or pooled:

@@ -27,6 +27,8 @@ CLIENT_LEVEL = "tests/federation/test_client_level.py"
 DP_SGD = "tests/tasks/test_dp_sgd.py"
 RESUME = "tests/federation/test_resume.py"
 ANOMALY = "tests/federation/test_anomaly.py"
+ROWS = "tests/federation/test_anomaly_rows.py"
+EVIDENCE = "tests/federation/test_anomaly_evidence.py"
 NOISE = "tests/privacy/test_noise.py"
 LEDGER = "tests/privacy/test_ledger.py"
 STOPPING = "tests/federation/test_stopping.py"
@@ -264,8 +266,8 @@ BREAKS = [
     Break(
         "sampling of clients is counted as amplification for records",
         "federation/privacy_plan.py",
-        "            sample_rate=self.sample_rate,\n            count=self.steps,",
-        "            sample_rate=self.sample_rate * 0.5,\n            count=self.steps,",
+        "            sample_rate=self.sample_rate,\n            steps=self.steps,",
+        "            sample_rate=self.sample_rate * 0.5,\n            steps=self.steps,",
         f"{STYLES}::test_records_of_a_run_cost_the_worst_clients_epsilon",
     ),
     Break(
@@ -396,6 +398,56 @@ BREAKS = [
         "if isinstance(error, Interrupted) and",
         "if False and",
         f"{STOPPING}::test_on_a_terminal_the_panel_is_drawn_and_ctrl_c_ends_the_round",
+    ),
+    Break(
+        "single rows accounted as if an image could be removed",
+        "federation/privacy_plan.py",
+        'return "replace_one" if config.releases_rows else "add_remove"',
+        'return "add_remove"',
+        f"{ROWS}::test_rows_cost_one_release_for_a_replaced_image",
+    ),
+    Break(
+        "single rows calibrated for C, not for 2C",
+        "federation/privacy_plan.py",
+        'return (2.0 if adjacency == "replace_one" else 1.0) *',
+        "return",
+        f"{ROWS}::test_the_target_is_met_and_the_noise_is_on_the_rows",
+    ),
+    Break(
+        "rows chosen by what they hold",
+        "tasks/patchcore/noisy_rows.py",
+        "            chosen.append(patches",
+        "            kept = np.argsort(-patches.reshape(-1, patches.shape[2])[:, 0])[: len(kept)]\n"
+        "            chosen.append(patches",
+        f"{ROWS}::test_replacing_one_image_moves_what_a_client_sends_by_two_root_m_at_most",
+    ),
+    Break(
+        "noise of a row for an image of several",
+        "tasks/patchcore/noisy_rows.py",
+        "return noise_multiplier * self.sanitizer.sensitivity / 2.0",
+        "return noise_multiplier",
+        "tests/tasks/patchcore/test_statistics.py::test_noisy_rows_carry_the_noise_they_promise",
+    ),
+    Break(
+        "a client's own ledger counts a replacement as a removal",
+        "federation/client_ledger.py",
+        'row.get("adjacency", "add_remove")',
+        '"add_remove"',
+        f"{ROWS}::test_a_clients_own_budget_counts_replacements",
+    ),
+    Break(
+        "kept features are found by the number of images",
+        "tasks/patchcore/feature_cache.py",
+        "    found.update(np.ascontiguousarray(images).data)\n",
+        "",
+        "tests/tasks/patchcore/test_feature_cache.py::test_other_images_have_other_features",
+    ),
+    Break(
+        "figures by client are published in private styles",
+        "federation/server_run.py",
+        "            self.directory.append_metrics(row)\n            private",
+        "            self.directory.append_metrics(row | seen)\n            private",
+        f"{EVIDENCE}::test_figures_by_client_stay_private_where_clients_do",
     ),
 ]
 

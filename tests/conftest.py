@@ -12,6 +12,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import pytest
 
 from dp_fedmed.config import Config, compose
+from tests.federation.anomaly_runs import TINY
 
 
 @pytest.fixture
@@ -29,3 +30,23 @@ def small(tmp_path: Path) -> Callable[..., Config]:
         )
 
     return make
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Callable[..., Config]:
+    """Makes a quick anomaly configuration; each call has its own run directory."""
+    made = iter(range(1000))
+
+    def make(*words: str) -> Config:
+        return compose([*TINY, f"run_dir={tmp_path}/run{next(made)}", *words])
+
+    return make
+
+
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs draw no curves and no partitions, which takes longer than a tiny run."""
+    from dp_fedmed.federation import server_run
+
+    monkeypatch.setattr(server_run, "plot_metrics", lambda *_: None)
+    monkeypatch.setattr(server_run.ServerRun, "_describe_clients", lambda *_: None)

@@ -7,7 +7,7 @@ local validation part. Only numpy is imported here; each loader imports what it 
 from dp_fedmed.data.partitioning import held_by_sites, partition
 from dp_fedmed.data.records import DataSet, Records
 from dp_fedmed.data.registry import LOADERS, load_data
-from dp_fedmed.data.splits import cap_groups, split_client, split_records
+from dp_fedmed.data.splits import cap_groups, in_proportion, split_client, split_records
 
 __all__ = [
     "LOADERS",
@@ -15,6 +15,7 @@ __all__ = [
     "Records",
     "cap_groups",
     "held_by_sites",
+    "in_proportion",
     "load_data",
     "partition",
     "split_client",

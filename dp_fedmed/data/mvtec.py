@@ -36,13 +36,26 @@ def load_mvtec_folder(config: DataConfig, seed: int) -> DataSet:
     Raises:
         ConfigError: naming ``data.path`` and the file that is missing, unreadable or does not fit.
     """
+    return _load(config, seed, needs_test=True)
+
+
+def load_mvtec_site(config: DataConfig, seed: int) -> DataSet:
+    """The same at a deployed site, which may hold ``train/good`` only.
+
+    Without ``test`` its validation images, all normal, take its place: nothing is learnt from it.
+    """
+    return _load(config, seed, needs_test=False)
+
+
+def _load(config: DataConfig, seed: int, *, needs_test: bool) -> DataSet:
     if not config.path:
         raise ConfigError(
             "data.path is not set: data.name=mvtec_folder needs a folder of train/good and test"
         )
     folder = Path(config.path).expanduser()
     categories = _categories(folder)
-    kinds = _kinds(folder, categories)
+    has_test = needs_test or any((category / "test").is_dir() for category in categories)
+    kinds = _kinds(folder, categories) if has_test else [GOOD]
     normal = [
         _Picture(file, group, 0)
         for group, category in enumerate(categories)
@@ -68,7 +81,7 @@ def load_mvtec_folder(config: DataConfig, seed: int) -> DataSet:
     return DataSet(
         records.subset(train),
         records.subset(val),
-        _read(tested, config.image_size, channels),
+        _read(tested, config.image_size, channels) if has_test else records.subset(val),
         num_classes=len(kinds),
         class_names=("normal", *kinds[1:]),
         group_names=tuple(category.name for category in categories),

@@ -26,7 +26,11 @@ LOADERS: dict[str, str] = {
 }
 
 
-def load_data(config: DataConfig, *, seed: int) -> DataSet:
+#: What a deployed site's folder may lack, because the server's has it.
+SITE_LOADERS: dict[str, str] = {"mvtec_folder": "dp_fedmed.data.mvtec.load_mvtec_site"}
+
+
+def load_data(config: DataConfig, *, seed: int, at_site: bool = False) -> DataSet:
     """The data set that ``data.name`` names, loaded once per process.
 
     Your own data set is a function that takes ``(config: DataConfig, seed: int)`` and returns a
@@ -50,6 +54,7 @@ def load_data(config: DataConfig, *, seed: int) -> DataSet:
     Args:
         config: the ``data`` section.
         seed: the run's seed; it decides the cut into parts, and what a generator draws.
+        at_site: for a deployed client, whose folder may hold less than the server's.
 
     Raises:
         ConfigError: for an unknown name or an input that cannot be read.
@@ -60,12 +65,12 @@ def load_data(config: DataConfig, *, seed: int) -> DataSet:
     """
     # How records are spread over clients changes nothing here: one load serves all partitions.
     relevant = dataclasses.replace(config, partition=PartitionConfig(), client_val_fraction=0.0)
-    return _load(relevant, seed)
+    return _load(relevant, seed, at_site)
 
 
 @lru_cache(maxsize=4)
-def _load(config: DataConfig, seed: int) -> DataSet:
-    loader = find_loader(config.name)
+def _load(config: DataConfig, seed: int, at_site: bool) -> DataSet:
+    loader = find_loader(SITE_LOADERS.get(config.name, config.name) if at_site else config.name)
     try:
         dataset = loader(config, seed)
     except ConfigError:

@@ -95,6 +95,36 @@ def cap_groups(
     return np.array(sorted(kept), dtype=np.int64)
 
 
+def in_proportion(records: Records, own: Records, *, seed: int, client: str) -> Records:
+    """As many of these records as keep the proportions in which a client holds their groups.
+
+    Within a group, kinds stay in proportion too. Without groups, or with one only, it is all.
+
+    >>> def some(*groups):
+    ...     n = len(groups)
+    ...     return Records(np.zeros((n, 1), np.float32), np.zeros(n, int), np.array(groups))
+    >>> all_groups, own = some(0, 0, 0, 0, 1, 1, 1, 1, 2), some(0, 0, 1)
+    >>> in_proportion(all_groups, own, seed=0, client="a").groups.tolist()
+    [0, 0, 0, 0, 1, 1]
+    """
+    if records.groups is None or own.groups is None or len(own) == 0:
+        return records
+    held = {group: np.count_nonzero(own.groups == group) for group in np.unique(own.groups)}
+    there = {group: np.count_nonzero(records.groups == group) for group in held}
+    scale = min((there[group] / held[group] for group in held if there[group]), default=0.0)
+    kept = []
+    for group, count in held.items():
+        members = np.flatnonzero(records.groups == group)
+        purpose = f"evaluation/{client}/{group}"
+        share = (round(scale * count),)
+        kept.append(
+            members[
+                stratified_cut(records.image_labels[members], share, seed=seed, purpose=purpose)[0]
+            ]
+        )
+    return records.subset(np.sort(np.concatenate(kept)))
+
+
 def split_client(
     indices: Array, *, val_fraction: float, seed: int, client: int
 ) -> tuple[Indices, Indices]:

@@ -118,7 +118,7 @@ def _tissue(rng: np.random.Generator, size: int) -> Array:
     x, y = rng.random((2, count, 1, 1))
     reach = 0.022 * rng.uniform(0.8, 1.2, (count, 1, 1))
     near = ((_axis(size) - x) ** 2 + (_axis(size)[:, None] - y) ** 2) / reach**2
-    nuclei = np.exp(-0.5 * near**2).max(axis=0)
+    nuclei = np.exp(-0.5 * near.min(axis=0) ** 2)
     pink = np.array([0.86, 0.62, 0.74]) + rng.normal(0, 0.012, 3)
     purple = np.array([0.42, 0.28, 0.55])[:, None, None]
     base = pink[:, None, None] * (1.0 + 0.07 * ground)

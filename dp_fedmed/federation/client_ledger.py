@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from dp_fedmed.federation.privacy_plan import record_event
 from dp_fedmed.privacy import History, PrivacyEvent
 from dp_fedmed.privacy.composition import Method
+from dp_fedmed.privacy.events import Adjacency
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Ledger
 
@@ -40,6 +42,10 @@ class RecordPlan(Protocol):
     @property
     def steps(self) -> int:
         """Noised sums of the round."""
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """How neighbouring data sets differ in one record."""
 
     @property
     def in_force(self) -> dict[str, float | str]:
@@ -159,6 +165,7 @@ class ClientLedger:
             "noise_multiplier": plan.noise_multiplier,
             "sample_rate": plan.sample_rate,
             "steps": plan.steps,
+            "adjacency": plan.adjacency,
         }
         if budget.epsilon is not None:
             before = self._runs.get(asked.run, _Run()).spent
@@ -186,9 +193,9 @@ class ClientLedger:
 
 
 def _event(row: Mapping[str, Any]) -> PrivacyEvent:
-    return PrivacyEvent.poisson(
-        unit="record",
+    return record_event(
         noise_multiplier=row["noise_multiplier"],
         sample_rate=row["sample_rate"],
-        count=row["steps"],
+        steps=row["steps"],
+        adjacency=row.get("adjacency", "add_remove"),
     )

@@ -21,6 +21,7 @@ from dp_fedmed.privacy import (
     calibrate,
     compute_noise_multiplier,
 )
+from dp_fedmed.privacy.events import Adjacency
 
 logger = logging.getLogger(__name__)
 
@@ -35,22 +36,16 @@ class ClientPlan:
     participations: int | None
     noise_multiplier: float
     is_private: bool = True
+    adjacency: Adjacency = "add_remove"
 
     @property
     def round_event(self) -> PrivacyEvent:
         """What one round costs a record of this client."""
-        if self.sample_rate == 1.0:
-            return PrivacyEvent.full(
-                unit="record",
-                noise_multiplier=self.noise_multiplier,
-                count=self.steps,
-                is_private=self.is_private,
-            )
-        return PrivacyEvent.poisson(
-            unit="record",
+        return record_event(
             noise_multiplier=self.noise_multiplier,
             sample_rate=self.sample_rate,
-            count=self.steps,
+            steps=self.steps,
+            adjacency=self.adjacency,
             is_private=self.is_private,
         )
 
@@ -101,6 +96,41 @@ class PrivacyPlan:
             user_target_epsilon=user.target_epsilon if self.delta_user is not None else None,
             method=config.privacy.accountant.value,
         )
+
+
+def record_event(
+    *,
+    noise_multiplier: float,
+    sample_rate: float,
+    steps: int,
+    adjacency: Adjacency = "add_remove",
+    is_private: bool = True,
+) -> PrivacyEvent:
+    """So many noised steps with a client's records: all of them, or Poisson batches."""
+    if sample_rate == 1.0:
+        return PrivacyEvent.full(
+            unit="record",
+            noise_multiplier=noise_multiplier,
+            count=steps,
+            adjacency=adjacency,
+            is_private=is_private,
+        )
+    return PrivacyEvent.poisson(
+        unit="record",
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+        count=steps,
+        adjacency=adjacency,
+        is_private=is_private,
+    )
+
+
+def record_adjacency(config: Config) -> Adjacency:
+    """How neighbours differ: by a record more or less, or by another one where rows stand alone.
+
+    The number of released rows is public, so a record cannot be added or removed unseen.
+    """
+    return "replace_one" if config.releases_rows else "add_remove"
 
 
 def sample_rate(records: int, training: TrainingConfig) -> float:
@@ -237,6 +267,7 @@ def _client_plans(
             participations=left[name],
             noise_multiplier=sigmas[name],
             is_private=is_private,
+            adjacency=record_adjacency(config),
         )
         for name, (q, steps) in sorted(shapes.items())
     }
@@ -287,9 +318,11 @@ def _calibrated(
             f"a larger one, for example new_phase=true privacy.{level}.target_epsilon="
             f"{2 * target:g}"
         )
+    adjacency = record_adjacency(config) if level == "sample" else "add_remove"
     try:
         if not before:
-            return compute_noise_multiplier(
+            # A replacement moves what is released by twice as much as a removal.
+            return (2.0 if adjacency == "replace_one" else 1.0) * compute_noise_multiplier(
                 target_epsilon=target,
                 target_delta=delta,
                 sample_rate=q,
@@ -299,8 +332,11 @@ def _calibrated(
             )
         return calibrate(
             lambda sigma: [
-                PrivacyEvent.poisson(
-                    unit="record", noise_multiplier=sigma, sample_rate=q, count=steps * rounds
+                record_event(
+                    noise_multiplier=sigma,
+                    sample_rate=q,
+                    steps=steps * rounds,
+                    adjacency=adjacency,
                 )
             ],
             target_epsilon=target,

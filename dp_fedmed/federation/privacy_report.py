@@ -157,8 +157,8 @@ def _record_guarantee(config: Config, guard: PrivacyGuard) -> dict[str, Any]:
             f"one {'image' if is_statistic else 'record'} of one site; a patient with several "
             "records is not a record"
         ),
-        "adjacency": "add_remove",
-        "sampling": "every image in every round" if is_statistic else "Poisson batches",
+        "adjacency": next(iter(guard.plan.clients.values())).adjacency,
+        "sampling": _record_sampling(config),
         "max_grad_norm": config.privacy.sample.max_grad_norm,
         "noise_added_by": "the server" if config.record_noise_at_server else "each client",
         "epsilon": epsilon,
@@ -178,6 +178,18 @@ def _assumption(config: Config) -> str:
     if config.federation.topology is Topology.local_only:
         return f"{worst}, for all clients' models together; each model alone has its own client's ε"
     return worst
+
+
+def _record_sampling(config: Config) -> str:
+    if config.task.kind is not TaskKind.anomaly:
+        return "Poisson batches"
+    if not config.releases_rows:
+        return "every image in every round"
+    m = config.anomaly.rows_per_image
+    return (
+        f"every image, with at most {m} of its patches, drawn without looking at them: replacing "
+        f"an image moves the rows, each of norm at most 1, by at most 2·√{m}"
+    )
 
 
 def _group_guarantee(config: Config, history: History, delta: float) -> dict[str, Any]:

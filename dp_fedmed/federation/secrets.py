@@ -38,7 +38,11 @@ class RoundSecrets:
 
     def sampling(self, purpose: Purpose, step: int = 0) -> np.random.Generator:
         """A generator for cohorts or batches: it depends on public inputs only."""
-        return self.key.stream(self._id(purpose, step, None)).generator
+        return self.selection(purpose, step).generator
+
+    def selection(self, purpose: Purpose, step: int = 0) -> NoiseStream:
+        """The stream behind `sampling`."""
+        return self.key.stream(self._id(purpose, step, None))
 
     def noise(self, purpose: Purpose, exact: Arrays, step: int = 0) -> NoiseStream:
         """The stream that hides `exact`, the very sum that is about to be noised."""

@@ -35,6 +35,7 @@ from dp_fedmed.learning import make_learner
 from dp_fedmed.reporting.display import Display
 from dp_fedmed.reporting.plots import plot_metrics
 from dp_fedmed.reporting.sites import describe_sites
+from dp_fedmed.tasks.fairness import fairness
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,8 @@ class ServerRun:
         pictured = (self.directory.path / PARTITION_PICTURE).exists()
         if not pictured and all(node.simulated for node in nodes.values()):
             self._describe_clients()
-        self.learner = make_learner(config, self.data, list(nodes))
+        records = {name: node.records or 0 for name, node in nodes.items()}
+        self.learner = make_learner(config, self.data, records)
         strategy = self.strategy = self._make_strategy(nodes)
         initial = model_arrays.to_record(self.learner.initial())
         if self.store.start is not None:
@@ -335,6 +337,7 @@ class ServerRun:
         }
         if record.client_metrics:
             seen["clients"] = record.client_metrics
+            seen["fairness"] = self._fairness(record)
         if self.guard is None:
             self.directory.append_metrics(row | seen)
         else:
@@ -348,6 +351,12 @@ class ServerRun:
             logger.info("%s", describe_budget(self.config, row["epsilon"], left))
         self._checkpoint(record.server_round)
         self.display.round(record)
+
+    def _fairness(self, record: RoundRecord) -> dict[str, float]:
+        """How evenly the task's metric is spread over clients."""
+        metric = self.config.task.metric
+        values = [own[metric] for own in record.client_metrics.values() if metric in own]
+        return fairness(values)
 
     def _checkpoint(self, server_round: int, *, always: bool = False) -> None:
         """Make the round's state durable, every so many rounds and at the end."""

@@ -303,7 +303,7 @@ class DPStrategy(Strategy):
             except (ValueError, KeyError) as error:
                 logger.warning("round %d: %s did not evaluate: %s", server_round, name, error)
                 continue
-            if examples > 0:
+            if examples > 0 and metrics:
                 weights[name] = examples
                 self._record.client_metrics[name] = metrics
         if not weights:

@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord
 from dp_fedmed.config import Config, ConfigError
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.federation.client_level import ClientLevelMechanism
-from dp_fedmed.federation.privacy_plan import PrivacyPlan
+from dp_fedmed.federation.privacy_plan import PrivacyPlan, record_adjacency
 from dp_fedmed.federation.record_level import RecordLevelMechanism
 from dp_fedmed.federation.run_directory import RunDirectory
 from dp_fedmed.federation.sampling import Sampler
@@ -26,18 +26,22 @@ from dp_fedmed.federation.server_step import ServerStep
 from dp_fedmed.learning.anomaly_steps import (
     VECTOR,
     BankStep,
+    NoisyRowsStep,
     StatisticStep,
     largest_sigma,
     noise_of,
 )
 from dp_fedmed.learning.base import LocalRound, State
-from dp_fedmed.learning.detector import BANK, Detector, Scorer, map_of, unpacked_state
+from dp_fedmed.learning.detector import BANK, Detector, Scorer, unpacked_state
 from dp_fedmed.learning.gradient import asked_shape
+from dp_fedmed.privacy.events import Adjacency
 from dp_fedmed.privacy.noise import Purpose
-from dp_fedmed.tasks.anomaly_metrics import anomaly_metrics, fairness, grouped_metrics, threshold
+from dp_fedmed.reporting.long_work import telling
+from dp_fedmed.tasks.anomaly_metrics import anomaly_metrics, grouped_metrics, threshold
+from dp_fedmed.tasks.fairness import fairness
 from dp_fedmed.tasks.patchcore.coreset import greedy_k_center
 from dp_fedmed.tasks.patchcore.maps import pixel_maps
-from dp_fedmed.tasks.patchcore.statistics import BOUND
+from dp_fedmed.tasks.patchcore.statistics import BOUND, step_of
 
 PICTURES = "pictures.png"
 RECORD_NOISE, FEATURES = "record_noise", "features"
@@ -47,10 +51,10 @@ FEATURES_TOLERANCE = 0.01
 class AnomalyLearner:
     """The server's half: the detector, and its own images to judge it by."""
 
-    def __init__(self, config: Config, data: DataSet) -> None:
+    def __init__(self, config: Config, data: DataSet, num_images: int) -> None:
         self.config, self.data = config, data
         self.detector = Detector(config)
-        self._initial = self.detector.initial(data.input_shape)
+        self._initial = self.detector.initial(data.input_shape, num_images)
 
     def initial(self) -> State:
         """What public images say."""
@@ -88,21 +92,34 @@ class AnomalyLearner:
         """Merge rows, or move the statistic on."""
         if plan is None:
             return BankStep(self.config.seed)
+        if self.config.releases_rows:
+            return NoisyRowsStep(self.config.seed)
         return StatisticStep(self.detector, noise_of(self.config, plan, sampler)[0])
 
     def advice(self, plan: PrivacyPlan, sampler: Sampler) -> str | None:
         """How many images or clients it would take, if a release would be mostly noise."""
+        if self.config.releases_rows:
+            return self._weakness(plan)
         noise_std, units = noise_of(self.config, plan, sampler)
         needed = self.detector.statistic(self._initial).units_needed(noise_std * units)
         if needed <= units:
             return None
         what = "clients" if self.config.privacy.style.protects_clients else "images"
-        dimension = map_of(self._initial).dimension
+        dimension = self.detector.map_of(self._initial).dimension
         return (
             f"anomaly.mechanism={self.config.anomaly.mechanism} in {dimension} dimensions with "
             f"noise of {noise_std * units:.3g} on the sum needs about {needed} {what} to say more "
             f"than noise, and a round has {units:.0f}: use more {what}, a larger target_epsilon, "
             f"or anomaly.dimension={max(1, int(dimension * units / needed))}"
+        )
+
+    def _weakness(self, plan: PrivacyPlan) -> str:
+        rows = self.detector.noisy_rows(self._initial)
+        length = rows.noise_std(largest_sigma(plan.clients)) * rows.public_map.dimension**0.5
+        return (
+            "anomaly.mechanism=noisy_rows is weak, and kept for comparison: rows do not add up, so "
+            f"each bears all the noise, here of length {length:.3g} on a row of length 1, however "
+            "many images there are; use anomaly.mechanism=dp_gaussian to find anomalies"
         )
 
     def evaluate(self, state: State, split: str) -> dict[str, float]:
@@ -158,6 +175,7 @@ class StatisticPlan:
     noised_by: str
     sample_rate: float = 1.0
     steps: int = 1
+    adjacency: Adjacency = "add_remove"
 
     @property
     def in_force(self) -> dict[str, float | str]:
@@ -210,19 +228,29 @@ class AnomalyWork:
         """One step with all images, noised by whom this client's own settings say."""
         noise, q, steps = asked_shape(self.config, told, records)
         own = noised_by(self.config)
-        return StatisticPlan(noise_multiplier=noise, noised_by=own, sample_rate=q, steps=steps)
+        return StatisticPlan(
+            noise_multiplier=noise,
+            noised_by=own,
+            sample_rate=q,
+            steps=steps,
+            adjacency=record_adjacency(self.config),
+        )
 
     def train(self, work: LocalRound) -> tuple[State, dict[str, float]]:
-        """Rows for the bank, or the mean of the images' vectors."""
+        """Rows for the bank, noised rows, or the mean of the images' vectors."""
         if self.detector.is_bank:
             return {BANK: self._rows(work)}, {}
+        if self.detector.has_rows:
+            return {BANK: self._noisy_rows(work)}, {}
         return {VECTOR: self._mean(work)}, {}
 
     def _mean(self, work: LocalRound) -> np.ndarray[Any, Any]:
         """Of vectors of norm at most 1, so its own norm is at most 1; noised if that is ours."""
         state = work.received
-        batches = self.detector.batches(work.records.x)
-        total, count = self.detector.statistic(state).total(batches, unpacked_state(state))
+        statistic, inner = self.detector.statistic(state), unpacked_state(state)
+        is_last = step_of(inner) + 1 >= statistic.num_steps
+        batches = self.detector.cache.batches(self._as_told(work.records.x), last=is_last)
+        total, count = statistic.total(batches, inner)
         mean = total / max(1, count)
         if work.plan is None or self.config.record_noise_at_server:
             return mean
@@ -232,20 +260,62 @@ class AnomalyWork:
         std = work.plan.noise_multiplier * BOUND / max(1, count)  # an image moves it by 1/count
         return np.asarray(mean + stream.normal(mean.shape, std=std))
 
+    def _noisy_rows(self, work: LocalRound) -> np.ndarray[Any, Any]:
+        """Random patches with noise; whoever has fewer than there is room for repeats them."""
+        size, dimension = work.received[BANK].shape
+        if work.plan is None or work.secrets is None:
+            raise ValueError("noise needs a plan and secret streams")
+        if len(work.records) == 0:
+            return np.zeros((size, dimension), np.float32)
+        rows = self.detector.noisy_rows(work.received)
+        exact = rows.select(
+            self.detector.batches(self._as_told(work.records.x)),
+            selection=work.secrets.selection(Purpose.ROW_SELECTION),
+            most=size,
+        )
+        noise = work.secrets.noise(Purpose.EMBEDDING_NOISE, [exact])
+        sigma = work.plan.noise_multiplier
+        noised = rows.noised(exact, noise_multiplier=sigma, noise=noise)
+        return np.resize(noised, (size, dimension))
+
     def _rows(self, work: LocalRound) -> np.ndarray[Any, Any]:
         """A k-center of this client's patches; one that has too few repeats them."""
         size, dimension = work.received[BANK].shape
         if len(work.records) == 0:
             return np.zeros((size, dimension), np.float32)
-        public_map = map_of(work.received)
-        batches = self.detector.batches(work.records.x)
+        public_map = self.detector.map_of(work.received)
+        batches = self.detector.batches(self._as_told(work.records.x))
         rows = np.concatenate([public_map(f).reshape(-1, dimension) for f in batches])
-        chosen = greedy_k_center(rows, size, seed=self.config.seed)
+        progress = telling("choosing patches")
+        chosen = greedy_k_center(rows, size, seed=self.config.seed, progress=progress)
         return np.resize(rows[chosen], (size, dimension))
 
     def evaluate(self, received: State, records: Records) -> dict[str, float]:
-        """The mean score of this client's normal images."""
+        """Image AUROC where there are defects, and the mean score of normal images."""
         scorer = self.detector.scorer(received)
         if scorer is None or len(records) == 0:
             return {}
-        return {"score": float(self.detector.scores(scorer, records.x)[0].mean())}
+        labels = records.image_labels
+        scores = self.detector.scores(scorer, self._as_told(records.x))[0]
+        found = anomaly_metrics(scores, None, labels=labels, masks=records.y)
+        normal = scores[labels == 0]
+        return found | ({"normal_score": float(normal.mean())} if len(normal) else {})
+
+    def _as_told(self, images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """This site's images with as many channels as the server's have.
+
+        Raises:
+            ConfigError: for images of another size.
+        """
+        if not self._built or images.shape[1:] == self._built:
+            return images
+        if images.shape[2:] != self._built[1:]:
+            raise ConfigError(
+                f"this site's images have {images.shape[2:]} pixels, the server's "
+                f"{self._built[1:]}: use the same data.image_size"
+            )
+        if images.shape[1] == 1:
+            return np.repeat(images, 3, axis=1)
+        weights = np.array([0.299, 0.587, 0.114])[:, None, None]  # as Pillow makes grey of colour
+        grey = np.rint((images * weights).sum(axis=1, keepdims=True))
+        return np.asarray(grey, dtype=np.uint8)

@@ -16,6 +16,8 @@ from dp_fedmed.federation.privacy_plan import ClientPlan, PrivacyPlan
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.server_step import Arrays, SharedModel, State, WeightedMean
 from dp_fedmed.learning.detector import BANK, Detector, packed_state, unpacked_state
+from dp_fedmed.randomness import stream
+from dp_fedmed.reporting.long_work import telling
 from dp_fedmed.tasks.patchcore.coreset import merge_banks
 from dp_fedmed.tasks.patchcore.statistics import step_of
 
@@ -98,7 +100,28 @@ class RowUnion:
         """As many rows as the bank has, far from each other."""
         if not self.banks:
             return None
-        return {BANK: merge_banks(self.banks, self.size, seed=self.seed)}
+        progress = telling("merging banks")
+        return {BANK: merge_banks(self.banks, self.size, seed=self.seed, progress=progress)}
+
+
+class NoisyRowsStep(BankStep):
+    """All clients' noised rows, or a random choice of as many as there is room for."""
+
+    def collector(self, model: Arrays) -> RowSample:
+        """A k-center of them would choose those with the most noise."""
+        return RowSample(len(model[BANK]), self.seed)
+
+
+class RowSample(RowUnion):
+    """The distinct rows of all clients: one that had few repeated them."""
+
+    def result(self) -> State | None:
+        """As many rows as there is room for; with fewer, they are repeated."""
+        if not self.banks:
+            return None
+        rows = np.unique(np.concatenate(self.banks), axis=0)
+        order = stream(self.seed, "noisy-rows").permutation(len(rows))
+        return {BANK: np.resize(rows[order], (self.size, rows.shape[1]))}
 
 
 def noise_of(config: Config, plan: PrivacyPlan, sampler: Sampler) -> tuple[float, float]:

@@ -5,8 +5,9 @@ Whatever is learnt, the apps around them send, charge, noise, commit and report 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -105,20 +106,30 @@ class LocalWork(Protocol):
         """Metrics of a model on this client's records."""
 
 
-def make_learner(config: Config, data: DataSet, clients: Sequence[str] = ()) -> Learner:
-    """The server's half of what the configuration names; for these clients where each is alone."""
+def make_learner(
+    config: Config, data: DataSet, clients: Mapping[str, int] = MappingProxyType({})
+) -> Learner:
+    """The server's half of what the configuration names.
+
+    Args:
+        config: the run's.
+        data: the server's own.
+        clients: each one's number of records where `Config.asks_for_sizes`, else 0.
+    """
+    num_records = sum(clients.values())
     if config.federation.topology is Topology.local_only:
         from dp_fedmed.learning.local_only import LocalOnlyLearner
 
-        return LocalOnlyLearner(_one_learner(config, data), clients, config)
-    return _one_learner(config, data)
+        each = num_records // max(1, len(clients))
+        return LocalOnlyLearner(_one_learner(config, data, each), list(clients), config)
+    return _one_learner(config, data, num_records)
 
 
-def _one_learner(config: Config, data: DataSet) -> Learner:
+def _one_learner(config: Config, data: DataSet, num_records: int) -> Learner:
     if config.task.kind is TaskKind.anomaly:
         from dp_fedmed.learning.anomaly import AnomalyLearner
 
-        return AnomalyLearner(config, data)
+        return AnomalyLearner(config, data, num_records)
     from dp_fedmed.learning.gradient import GradientLearner
 
     return GradientLearner(config, data)

@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 from dp_fedmed.config import AnomalyConfig, Config, ConfigError, MechanismName, PrivacyStyle
 from dp_fedmed.models.backbones import make_backbone
 from dp_fedmed.tasks.patchcore.bank import MemoryBank
+from dp_fedmed.tasks.patchcore.coreset import coreset_size
 from dp_fedmed.tasks.patchcore.dp_gaussian import DPGaussian
 from dp_fedmed.tasks.patchcore.dp_prototypes import DPPrototypes
+from dp_fedmed.tasks.patchcore.feature_cache import FeatureCache
 from dp_fedmed.tasks.patchcore.features import PatchFeatures
-from dp_fedmed.tasks.patchcore.private import make_statistic, public_images
+from dp_fedmed.tasks.patchcore.noisy_rows import NoisyRows, RowsModel
+from dp_fedmed.tasks.patchcore.private import DIMENSIONS, make_statistic, public_images
 from dp_fedmed.tasks.patchcore.public_map import PublicMap, fit_public_map
-from dp_fedmed.tasks.patchcore.statistics import PrivateStatistic, step_of
+from dp_fedmed.tasks.patchcore.statistics import AnomalyModel, PrivateStatistic, step_of
 
 State = dict[str, NDArray[Any]]
 #: Features (n, P, channels) to scores of images (n,) and of patches (n, P).
@@ -37,6 +40,7 @@ class Detector:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.is_bank = config.privacy.style is PrivacyStyle.none
+        self.has_rows = self.is_bank or config.releases_rows
 
     @functools.cached_property
     def features(self) -> PatchFeatures:
@@ -50,8 +54,17 @@ class Detector:
         )
         return PatchFeatures(backbone, grid=settings.grid)
 
-    def initial(self, input_shape: tuple[int, ...]) -> State:
+    @functools.cached_property
+    def cache(self) -> FeatureCache:
+        """The same, kept between rounds."""
+        return FeatureCache(self.features)
+
+    def initial(self, input_shape: tuple[int, ...], num_images: int) -> State:
         """Nothing learnt yet; what public images say is in it.
+
+        Args:
+            input_shape: of an image.
+            num_images: of all clients, for a bank whose size is a share of their patches.
 
         Raises:
             ConfigError: for images that the backbone cannot take, or too many dimensions.
@@ -64,40 +77,57 @@ class Detector:
         public = self.features(public_images(size=input_shape[1], channels=input_shape[0]))
         settings = self.config.anomaly
         _check_dimension(settings, public.shape[-1])
-        if self.is_bank:
-            wanted = settings.dimension or min(BANK_DIMENSION, public.shape[-1])
-            public_map = fit_public_map(public, wanted, whitening=0.0)
-            learnt = {BANK: np.zeros((settings.coreset_size, wanted), np.float32)}
+        if self.has_rows:
+            most = BANK_DIMENSION if self.is_bank else DIMENSIONS["noisy_rows"]
+            wanted = settings.dimension or min(most, public.shape[-1])
+            public_map = fit_public_map(public, wanted, whitening=0.0 if self.is_bank else 0.5)
+            rows = self._num_rows(num_images * public.shape[1])
+            learnt = {BANK: np.zeros((rows, wanted), np.float32)}
         else:
             statistic = make_statistic(settings.mechanism, public, dimension=settings.dimension)
             public_map = statistic.public_map
             learnt = packed_state(statistic.initial_state())
         return {OFFSET: public_map.offset, MATRIX: public_map.matrix, **learnt}
 
+    def _num_rows(self, num_patches: int) -> int:
+        settings = self.config.anomaly
+        if settings.coreset_size is not None:
+            return settings.coreset_size
+        return max(2, coreset_size(num_patches, ratio=settings.coreset_ratio))
+
+    def map_of(self, state: State) -> PublicMap:
+        """The public map that travels in these arrays."""
+        return PublicMap(state[OFFSET], state[MATRIX], is_unit=not self.is_bank)
+
+    def noisy_rows(self, state: State) -> NoisyRows:
+        """What draws and noises rows, with the map that travels in these arrays."""
+        return NoisyRows(self.map_of(state), rows_per_image=self.config.anomaly.rows_per_image)
+
     def statistic(self, state: State) -> PrivateStatistic:
         """The statistic that these arrays are a state of."""
-        public_map = map_of(state)
+        public_map = self.map_of(state)
         if self.config.anomaly.mechanism is MechanismName.dp_prototypes:
             return DPPrototypes(public_map, state["prototypes"])
         return DPGaussian(public_map)
 
     def scorer(self, state: State) -> Scorer | None:
         """What scores images; None for arrays that have not learnt all they are to learn."""
-        if self.is_bank:
-            return self._bank_scorer(state) if state[BANK].any() else None
-        statistic, inner = self.statistic(state), unpacked_state(state)
-        if step_of(inner) < statistic.num_steps:
+        if self.has_rows and not state[BANK].any():
             return None
-        model = statistic.model(inner)
+        if self.is_bank:
+            return self._bank_scorer(state)
+        model = self.model(state)
+        return None if model is None else _model_scorer(model)
 
-        def score(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-            patches = model.patch_scores(features)
-            return model.image_scores(patches), patches
-
-        return score
+    def model(self, state: State) -> AnomalyModel | None:
+        """What private arrays have learnt; None before they have learnt it all."""
+        if self.has_rows:
+            return RowsModel(self.map_of(state), state[BANK])
+        statistic, inner = self.statistic(state), unpacked_state(state)
+        return statistic.model(inner) if step_of(inner) >= statistic.num_steps else None
 
     def _bank_scorer(self, state: State) -> Scorer:
-        bank, public_map = MemoryBank(state[BANK]), map_of(state)
+        bank, public_map = MemoryBank(state[BANK]), self.map_of(state)
         neighbours = self.config.anomaly.neighbours
 
         def score(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
@@ -126,9 +156,12 @@ class Detector:
         return self.features.batches(images)
 
 
-def map_of(state: State) -> PublicMap:
-    """The public map that travels with a detector."""
-    return PublicMap(state[OFFSET], state[MATRIX])
+def _model_scorer(model: AnomalyModel) -> Scorer:
+    def score(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        patches = model.patch_scores(features)
+        return model.image_scores(patches), patches
+
+    return score
 
 
 def packed_state(inner: State) -> State:

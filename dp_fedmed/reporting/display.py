@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, Self
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.reporting.live import LivePanel
+from dp_fedmed.reporting.long_work import listened_by
 from dp_fedmed.reporting.sites import describe_sites
 
 if TYPE_CHECKING:
@@ -86,14 +88,17 @@ class ConsoleDisplay:
         self.total, self.metric = config.federation.num_rounds, config.task.metric
         self._panel = LivePanel(config)
         self._live: Live | None = None
+        self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
             self._live = Live(self._panel, console=self.console, refresh_per_second=5)
             self._live.start()
+            self._open.enter_context(listened_by(self._panel.within))
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._open.close()
         self._panel.is_over = True
         if self._live is not None:
             self._live.stop()

@@ -51,6 +51,7 @@ class LivePanel:
         self.metrics: dict[str, float] = {}
         self.change: dict[str, float] = {}
         self.validated = 0
+        self.work: dict[str, tuple[int, int]] = {}
         self._seconds: deque[float] = deque(maxlen=RECENT)
         self._started = self._round_started = time.monotonic()
         self._spinner = Spinner("dots")
@@ -77,6 +78,12 @@ class LivePanel:
             self.change = {key: new[key] - self.metrics[key] for key in new if key in self.metrics}
             self.metrics, self.validated = new, record.server_round
 
+    def within(self, what: str, done: int, total: int) -> None:
+        """Long work within a round is so far; it is shown until it is done."""
+        self.work[what] = (done, total)
+        if done >= total:
+            del self.work[what]
+
     def seconds_left(self) -> float | None:
         """From the last rounds; None before the first is over."""
         if not self._seconds:
@@ -90,6 +97,11 @@ class LivePanel:
         rows.add_column(style="dim", no_wrap=True)
         rows.add_column()
         rows.add_row("rounds", self._rounds())
+        for what, (done, total) in list(self.work.items()):
+            bar = ProgressBar(total=total, completed=done, width=BAR_WIDTH)
+            row = Table.grid(padding=(0, 1))
+            row.add_row(bar, f"{done} of {total}")
+            rows.add_row(what, row)
         if self.cohort:
             rows.add_row("cohort", self.cohort)
         for level, spent in self.epsilons.items():

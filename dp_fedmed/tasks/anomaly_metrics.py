@@ -101,19 +101,6 @@ def grouped_metrics(
     return {name: value for name, value in found.items() if value is not None}
 
 
-def fairness(values: Sequence[float]) -> dict[str, float]:
-    """The worst value, the gap between best and worst, and Jain's index (1 when all are equal).
-
-    >>> fairness([0.5, 1.0])
-    {'worst': 0.5, 'gap': 0.5, 'jain': 0.9}
-    """
-    if not values:
-        return {}
-    squares = sum(value * value for value in values)
-    jain = sum(values) ** 2 / (len(values) * squares) if squares else 1.0
-    return {"worst": min(values), "gap": max(values) - min(values), "jain": jain}
-
-
 def threshold(normal_scores: NDArray[Any], *, false_positive_rate: float = 0.05) -> float:
     """The score that this share of normal images exceeds. On private images it is a release.
 

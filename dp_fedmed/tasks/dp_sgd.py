@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from dp_fedmed.config import GradMode, TrainingConfig
 from dp_fedmed.data.records import Records
+from dp_fedmed.privacy.events import Adjacency
 from dp_fedmed.privacy.noise import NoiseStream
 from dp_fedmed.tasks.base import Task, to_input, to_tensors
 from dp_fedmed.tasks.local_training import LocalResult, make_optimizer
@@ -46,6 +47,7 @@ class DPSGDPlan:
     steps: int
     grad_mode: GradMode
     physical_batch_size: int
+    adjacency: Adjacency = "add_remove"
 
     @property
     def in_force(self) -> dict[str, float | str]:

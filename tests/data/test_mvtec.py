@@ -163,3 +163,18 @@ def test_a_text_file_named_png(tmp_path):
 def test_a_single_training_image(tmp_path):
     write(tmp_path, train=1)
     refuse(tmp_path, "leaves nothing to train on")
+
+
+def test_a_site_may_hold_normal_images_only(tmp_path):
+    write(tmp_path, train=10)
+    config = DataConfig(name="mvtec_folder", path=str(tmp_path), image_size=16)
+    assert load_data(config, seed=0, at_site=True).class_names == ("normal", "crack", "spot")
+    for part in ("test", "ground_truth"):
+        (tmp_path / part).rename(tmp_path.parent / f"{tmp_path.name}_{part}")
+    alone = DataConfig(name="mvtec_folder", path=str(tmp_path), image_size=20)
+    data = load_data(alone, seed=0, at_site=True)
+    assert (len(data.train), len(data.val)) == (8, 2)
+    assert data.test.x.tobytes() == data.val.x.tobytes()
+    assert data.class_names == ("normal",)
+    with pytest.raises(ConfigError, match="test is missing"):
+        load_data(alone, seed=0)

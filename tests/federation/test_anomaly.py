@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,42 +27,12 @@ from dp_fedmed.learning.anomaly_steps import VECTOR, StatisticStep
 from dp_fedmed.privacy import get_privacy_spent
 from dp_fedmed.privacy.noise import NoiseKey, NoiseStream
 from dp_fedmed.reporting.display import LogDisplay
+from tests.federation.anomaly_runs import FIXED_NOISE, Crash, CrashAt, report_of
 
-TINY = (
-    *("task=textures", "data.num_records=60", "data.image_size=32", "engine.workers=1"),
-    *("anomaly.backbone=tiny", "anomaly.grid=8", "anomaly.dimension=6", "anomaly.coreset_size=30"),
-    *("federation.num_clients=4", "data.partition.min_records=1"),
-)
-FIXED_NOISE = (
-    *("privacy.sample.target_epsilon=null", "privacy.sample.noise_multiplier=3.0"),
-    *("privacy.user.target_epsilon=null", "privacy.user.noise_multiplier=2.0"),
-)
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 EVERYONE = ("federation.sampler=all", "federation.sample_rate=1.0")
 STYLES = ("none", "sample", "user", "hybrid")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_pictures() -> Iterator[None]:
-    patch = pytest.MonkeyPatch()
-    patch.setattr(server_run, "plot_metrics", lambda *_: None)
-    patch.setattr(server_run.ServerRun, "_describe_clients", lambda *_: None)
-    yield
-    patch.undo()
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> Callable[..., Config]:
-    """Makes a quick configuration; each call has its own run directory."""
-    made = iter(range(1000))
-
-    def make(*words: str) -> Config:
-        return compose([*TINY, f"run_dir={tmp_path}/run{next(made)}", *words])
-
-    return make
-
-
-def report_of(run_dir: Path) -> dict:
-    return json.loads((run_dir / "privacy_report.json").read_text())
 
 
 def releases(run_dir: Path) -> list[np.ndarray]:
@@ -321,9 +290,10 @@ def test_a_bank_holds_patches_of_clients(tiny: Callable[..., Config]) -> None:
     model = load_file(run_federation(config).run_dir / "model.safetensors")
     data = load_data(config.data, seed=config.seed)
     learner = make_learner(config, data)
-    from dp_fedmed.learning.detector import Detector, map_of
+    from dp_fedmed.learning.detector import Detector
 
-    rows = map_of(learner.initial())(Detector(config).features(data.train.x)).reshape(-1, 6)
+    detector = Detector(config)
+    rows = detector.map_of(learner.initial())(detector.features(data.train.x)).reshape(-1, 6)
     nearest = ((model["bank"][:, None] - rows[None]) ** 2).sum(axis=2).min(axis=1)
     assert nearest.max() < 1e-9
     assert len(np.unique(model["bank"], axis=0)) == 30
@@ -336,23 +306,6 @@ def test_a_client_with_few_patches_repeats_them(tiny: Callable[..., Config]) -> 
     assert load_file(result.run_dir / "model.safetensors")["bank"].shape == (200, 6)
 
 
-class Crash(BaseException):
-    """Ends a run where a kill would."""
-
-
-class CrashAt:
-    """Crashes at the n-th time that a run comes to a point."""
-
-    def __init__(self, point: str, number: int) -> None:
-        self.point, self.left = point, number
-
-    def __call__(self, point: str) -> None:
-        self.left -= point == self.point
-        if self.left == 0:
-            self.left = -1
-            raise Crash
-
-
 CRASHES = [
     ("none", "checkpoint:renamed", 2),
     ("sample", "training:before", 2),
@@ -360,6 +313,8 @@ CRASHES = [
     ("sample", "release:file", 1),
     ("sample", "release:after", 2),
     ("sample", "commit:before", 2),
+    ("noisy_rows", "training:before", 1),
+    ("noisy_rows", "commit:before", 1),
     ("user", "release:file", 2),
     ("hybrid", "release:file", 1),
     ("hybrid", "commit:before", 2),
@@ -375,6 +330,8 @@ def test_a_run_that_crashed_ends_as_one_that_did_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = (f"privacy={style}", *(() if style == "none" else ("privacy.noise_seed=1",)))
+    if style == "noisy_rows":
+        words = ("privacy=sample", "anomaly.mechanism=noisy_rows", "privacy.noise_seed=1")
     whole, broken = tiny(*words), tiny(*words)
     run_federation(whole)
     with monkeypatch.context() as patch:

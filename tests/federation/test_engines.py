@@ -225,6 +225,33 @@ def test_a_run_that_began_on_local_goes_on_the_same_on_ray_and_under_flwr_run(
     assert spent[0] == spent[1] == spent[2]
 
 
+@pytest.mark.slow
+def test_an_anomaly_run_that_began_on_local_ends_the_same_under_flwr_run(
+    flower: Callable[..., subprocess.CompletedProcess[str]],
+    tiny: Callable[..., Config],
+    tmp_path: Path,
+) -> None:
+    class StopAfterOne(LogDisplay):
+        def round(self, record: RoundRecord) -> None:
+            if record.server_round == 1:
+                raise KeyboardInterrupt
+
+    begun = run_federation(tiny("privacy=sample"), StopAfterOne())
+    assert begun.stopped == "interrupted after round 1"
+    here, there = tmp_path / "here", tmp_path / "there"
+    for path in (here, there):
+        shutil.copytree(begun.run_dir, path, symlinks=True)
+    run_federation(compose([f"run_dir={here}", "resume=last"]))
+    done = flower(*("--federation-config", "num-supernodes=4", "--run-config", f"resume='{there}'"))
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and LedgerView(there).history.closed is None:
+        time.sleep(0.5)
+    time.sleep(0.5)
+    assert LedgerView(there).history.closed == "completed", done.stdout + done.stderr
+    assert same(finished(here), finished(there))
+    assert LedgerView(here).epsilons() == LedgerView(there).epsilons()
+
+
 def test_the_bundle_carries_code_and_conf_but_no_run(tmp_path: Path) -> None:
     import zipfile
 

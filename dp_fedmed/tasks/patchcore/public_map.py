@@ -1,4 +1,4 @@
-"""A public map from backbone features to short vectors of norm at most 1.
+"""A public map from backbone features to short vectors, of norm at most 1 where they are noised.
 
 The map is made from public images (by default generated textures) or from a seed: it looks at no
 private record, so that it costs no privacy and is the same at every client.
@@ -21,6 +21,9 @@ Floats = NDArray[np.float32]
 class PublicMap:
     """x ↦ u/‖u‖ with u = (x − offset)·matrix; a patch that is not finite becomes 0.
 
+    With `is_unit=False` it is u itself, of any norm: a memory bank, which bounds nothing, tells
+    defects apart by their contrast too.
+
     >>> import numpy as np
     >>> two = PublicMap(np.zeros(2, np.float32), np.eye(2, dtype=np.float32))
     >>> two(np.array([[[3.0, 4.0], [np.nan, 1.0]]], np.float32)).round(2).tolist()
@@ -29,6 +32,7 @@ class PublicMap:
 
     offset: Floats
     matrix: Floats
+    is_unit: bool = True
 
     @property
     def dimension(self) -> int:
@@ -39,7 +43,9 @@ class PublicMap:
         """Patches (n, P, channels) as (n, P, dimension) of norm at most 1."""
         with np.errstate(invalid="ignore", over="ignore"):
             mapped = (np.asarray(features, dtype=np.float32) - self.offset) @ self.matrix
-        mapped = np.where(np.isfinite(mapped).all(axis=-1, keepdims=True), mapped, 0.0)
+        mapped = np.where(np.isfinite(mapped).all(axis=-1, keepdims=True), mapped, np.float32(0.0))
+        if not self.is_unit:
+            return np.asarray(mapped, dtype=np.float32)
         wide = mapped.astype(np.float64)
         norms = np.linalg.norm(wide, axis=-1, keepdims=True)
         # A hair below 1, so that rounding to float32 cannot leave the unit ball.

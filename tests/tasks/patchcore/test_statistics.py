@@ -6,7 +6,7 @@ import pytest
 from dp_fedmed.privacy import NoiseStream
 from dp_fedmed.tasks.patchcore.dp_gaussian import DPGaussian, repaired_inverse
 from dp_fedmed.tasks.patchcore.dp_prototypes import DPPrototypes
-from dp_fedmed.tasks.patchcore.noisy_rows import NoisyRows
+from dp_fedmed.tasks.patchcore.noisy_rows import NoisyRows, RowsModel
 from dp_fedmed.tasks.patchcore.public_map import fit_public_map, random_map
 from dp_fedmed.tasks.patchcore.statistics import BOUND, packed, step_of, unpacked
 
@@ -244,33 +244,32 @@ def test_settings_without_sense_are_refused(make):
 
 @pytest.mark.parametrize("m", [1, 4])
 def test_replacing_an_image_moves_the_rows_by_at_most_the_sensitivity(m):
-    rows = NoisyRows(public_map(), epsilon=8.0, delta=1e-5, rows_per_image=m)
+    rows = NoisyRows(public_map(), rows_per_image=m)
     data = images()
 
     def chosen(values):
-        selected, owners = rows.select(values, selection=NoiseStream.from_public_seed(4))
-        assert np.bincount(owners).max() == m
-        return rows.sanitizer.clip_embeddings(selected)[0].astype(np.float64)
+        batches = [values[:5], values[5:]]
+        selected = rows.select(batches, selection=NoiseStream.from_public_seed(4))
+        assert len(selected) == m * len(data)
+        return selected.astype(np.float64)
 
     before = chosen(data)
     for other in hostile():
         changed = data.copy()
         changed[3] = other
-        moved = np.linalg.norm(chosen(changed) - before)
-        assert moved <= rows.sanitizer.sensitivity == 2.0 * np.sqrt(m)
+        after = chosen(changed)
+        assert np.linalg.norm(after - before) <= rows.sanitizer.sensitivity == 2.0 * np.sqrt(m)
+        assert (after != before).any(axis=1).sum() <= m, "the choice of rows looked at an image"
 
 
 def test_noisy_rows_carry_the_noise_they_promise():
-    rows = NoisyRows(public_map(), epsilon=8.0, delta=1e-5)
+    rows = NoisyRows(public_map(), rows_per_image=4)
     data = images(400)
-    clean, _ = rows.select(data, selection=NoiseStream.from_public_seed(4))
-    noisy = rows.release(
-        data,
-        noise=NoiseStream.from_public_seed(5),
-        selection=NoiseStream.from_public_seed(4),
-    )
-    assert (noisy - clean).std() == pytest.approx(rows.sanitizer.noise_std, rel=0.05)
-    assert rows.model(noisy).patch_scores(data[:2]).shape == (2, 16)
+    clean = rows.select([data], selection=NoiseStream.from_public_seed(4), most=1000)
+    assert len(clean) == 1000
+    noisy = rows.noised(clean, noise_multiplier=3.0, noise=NoiseStream.from_public_seed(5))
+    assert (noisy - clean).std() == pytest.approx(3.0 * np.sqrt(4), rel=0.05), "σ·C√m"
+    assert RowsModel(rows.public_map, noisy).patch_scores(data[:2]).shape == (2, 16)
 
 
 @pytest.mark.parametrize("name", ["gaussian, 1 step", "prototypes", "prototypes, small radius"])

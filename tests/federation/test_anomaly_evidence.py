@@ -1,0 +1,124 @@
+"""What whole anomaly runs give away, how evenly they serve clients, and what they may keep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from dp_fedmed.config import Config, ConfigError
+from dp_fedmed.data import Records, in_proportion
+from dp_fedmed.federation.engines import run_federation
+from dp_fedmed.learning.membership import nearest_distance_attack_on
+from dp_fedmed.tasks.fairness import fairness
+from dp_fedmed.tasks.patchcore.feature_cache import FeatureCache
+from dp_fedmed.tasks.patchcore.features import PatchFeatures
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
+
+def rows(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+ATTACKED = (
+    *("anomaly.backbone=filters", "anomaly.grid=null", "anomaly.dimension=null"),
+    *("data.num_records=150", "anomaly.coreset_size=500", "federation.client_evaluate_every=0"),
+)
+
+
+def test_the_attack_succeeds_against_a_bank_and_not_against_a_private_run(
+    tiny: Callable[..., Config],
+) -> None:
+    bank = nearest_distance_attack_on(run_federation(tiny(*ATTACKED)).run_dir)
+    assert bank.succeeds
+    assert bank.auroc > 0.8
+    assert (bank.members, bank.others) == (98, 22 + 15)
+    private = tiny(
+        *("privacy=sample", "privacy.sample.target_epsilon=2", *ATTACKED, "anomaly.dimension=8")
+    )
+    found = nearest_distance_attack_on(run_federation(private).run_dir)
+    assert not found.succeeds
+    assert abs(found.auroc - 0.5) < 3 * found.standard_error
+
+
+def test_an_attack_on_what_is_no_anomaly_run_is_refused(
+    tiny: Callable[..., Config], small: Callable[..., Config], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"not the directory of a finished run"):
+        nearest_distance_attack_on(tmp_path)
+    folder = run_federation(small("federation.num_rounds=1")).run_dir
+    with pytest.raises(ConfigError, match=r"task\.kind=classification.*task=textures"):
+        nearest_distance_attack_on(folder)
+
+
+def test_clients_with_one_category_each_have_that_categorys_figure(
+    tiny: Callable[..., Config],
+) -> None:
+    words = ("data.partition.name=natural", "federation.num_clients=3", "data.num_records=90")
+    folder = run_federation(tiny(*words)).run_dir
+    metrics = rows(folder / "metrics.jsonl")
+    clients = metrics[-2]["clients"]
+    by_client = sorted(own["image_auroc"] for own in clients.values())
+    test = metrics[-1]["test"]
+    by_category = sorted(test[f"image_auroc/{name}"] for name in ("woven", "metal", "tissue"))
+    assert by_client == pytest.approx(by_category)
+    assert metrics[-2]["fairness"] == fairness(by_client)
+    assert metrics[-2]["fairness"]["worst"] == test["image_auroc/worst"]
+
+
+@pytest.mark.parametrize("style", ["sample", "user", "hybrid"])
+def test_figures_by_client_stay_private_where_clients_do(
+    style: str, tiny: Callable[..., Config]
+) -> None:
+    words = (f"privacy={style}", "federation.client_evaluate_every=1")
+    folder = run_federation(tiny(*words)).run_dir
+    public = rows(folder / "metrics.jsonl")
+    assert not [row for row in public if "clients" in row or "fairness" in row]
+    last = rows(folder / "private" / "rounds.jsonl")[-1]
+    assert len(last["clients"]) == 4
+    assert {"worst", "gap", "jain"} == last["fairness"].keys()
+
+
+def test_evaluation_images_come_in_a_clients_proportions() -> None:
+    groups, labels = np.repeat([0, 1, 2], 20), np.tile([0, 1], 30)
+    there = Records(np.zeros((60, 1), np.float32), labels, groups)
+    own = Records(np.zeros((15, 1), np.float32), np.zeros(15, int), np.repeat([0, 2], [10, 5]))
+    kept = in_proportion(there, own, seed=0, client="a")
+    assert np.bincount(kept.groups).tolist() == [20, 0, 10]
+    assert np.bincount(kept.y[kept.groups == 2]).tolist() == [5, 5]
+    nobody = Records(np.zeros((2, 1), np.float32), np.zeros(2, int), np.array([7, 7]))
+    assert len(in_proportion(there, nobody, seed=0, client="a")) == 0
+    assert len(in_proportion(there, own.subset(np.arange(0)), seed=0, client="a")) == 60
+
+
+@pytest.mark.parametrize("style", ["sample", "user"])
+def test_kept_features_change_no_bit_of_a_run(
+    style: str, tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    real = PatchFeatures.batches
+
+    def counted(self, images):  # type: ignore[no-untyped-def]
+        asked.append(len(images))
+        return real(self, images)
+
+    words = (f"privacy={style}", "privacy.noise_seed=1", "federation.client_evaluate_every=0")
+    everyone = ("federation.sampler=all", "federation.sample_rate=1.0")
+    models, computed = [], []
+    for most_bytes in (0, 2**30):
+        monkeypatch.setattr(PatchFeatures, "batches", counted)
+        monkeypatch.setattr(
+            "dp_fedmed.learning.detector.FeatureCache",
+            lambda extract, most=most_bytes: FeatureCache(extract, most_bytes=most),
+        )
+        asked.clear()
+        folder = run_federation(tiny(*words, *everyone)).run_dir
+        models.append(load_file(folder / "model.safetensors"))
+        computed.append(sum(asked))
+    assert all(np.array_equal(models[0][name], models[1][name]) for name in models[0])
+    assert computed[0] - computed[1] == 39, "the second round computes no features"
