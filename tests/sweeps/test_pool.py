@@ -79,7 +79,7 @@ def test_workers_end_when_the_pool_is_killed() -> None:
     child = os.fork()
     if child == 0:
         pool = JobPool(_work, workers=1)
-        for event in pool.run([("sleep", 300)]):
+        for event in pool.run([("sleep", 60)]):
             if isinstance(event, Progress):
                 os.write(write, str(event.told).encode())
                 threading.Event().wait()
