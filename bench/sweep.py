@@ -1,4 +1,7 @@
-"""A sweep of 15 runs on `digits` with our pool, against one after another, and against joblib."""
+"""A sweep of 15 runs on `digits` with our pool, against one after another, and against joblib.
+
+Only a quiet machine tells: where others compute too, two processes may get no more than one does.
+"""
 
 from __future__ import annotations
 

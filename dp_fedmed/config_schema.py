@@ -288,6 +288,7 @@ class FederationConfig:
     """Who takes part, for how long, and what the server does with the updates.
 
     Attributes:
+        topology: a federation, or a baseline: all records at one site, or each client alone.
         num_clients: how many there are.
         num_rounds: rounds of the whole run.
         sampler: who takes part in a round.
