@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -47,11 +47,16 @@ from dp_fedmed.federation.run_directory import REPORT_FILE
 from dp_fedmed.reporting.display import LogDisplay
 
 Unit = Literal["record", "client"]
+State = dict[str, NDArray[Any]]
 Floats = NDArray[np.float64]
 Coins = NDArray[np.bool_]
 
 OVER = 10.0  # a canary's norm over the clipping norm, so that clipping is exercised
 QUIET = 1e-2  # the least σ that a configuration may have
+
+
+class AuditStopped(RuntimeError):
+    """The run that was to be audited did not come to its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,9 +160,10 @@ def _record_counts(config: Config) -> dict[str, int]:
 def _worst_client(config: Config, plan: Any) -> tuple[Any, int]:
     """The client whose records spend most, and the rounds in which it may take part."""
     from dp_fedmed.privacy import History
+    from dp_fedmed.privacy.composition import Method
 
     most = config.federation.max_participations or config.federation.num_rounds
-    method = config.privacy.accountant.value
+    method: Method = config.privacy.accountant.value
 
     def spends(own: Any) -> float:
         rounds = most if own.participations is None else own.participations
@@ -182,16 +188,18 @@ class Outcome:
     """What an audited run gave.
 
     Attributes:
-        scores: one per canary; higher speaks for its presence.
         epsilon: what the run's own report claims for the unit.
         delta: of that claim.
-        model: the released model's bytes.
+        released: the final model.
+        received: the sum of the answers that the server saw, for unit `record`.
+        scores: one per canary; higher speaks for its presence.
     """
 
-    scores: Floats
     epsilon: float
     delta: float
-    model: bytes
+    released: State
+    received: State
+    scores: Floats
 
 
 def run_dirac(config: Config, target: Target, coins: Coins, display: LogDisplay) -> Outcome:
@@ -202,27 +210,24 @@ def run_dirac(config: Config, target: Target, coins: Coins, display: LogDisplay)
     """
     numbers = np.arange(len(coins), dtype=np.float32)
     if target.unit == "record":
-        batch, total = _batch(target.sample_rate, len(coins))
+        batch, total = batch_for(target.sample_rate, len(coins))
         present = np.full(total, canaries.BLANK, np.float32)
         present[: len(coins)] = np.where(coins, numbers, canaries.BLANK)
     elif target.adjacency == "zero_out":
         batch, present = 1, np.where(coins, numbers, np.float32(canaries.BLANK))
     else:
         batch, present = 1, numbers[coins]
-    with canaries.prepared(canaries.dirac_data(present)) as data, _scratch() as folder:
-        audited = _dirac_config(config, target, data, batch, len(present), len(coins))
-        audited = audited.replace(run_dir=str(folder / "run"))
-        released, sent, claim = _run(audited, display, target.unit)
-        moved = sent if target.unit == "record" else released
-        model = (folder / "run" / "model.safetensors").read_bytes()
-    scores = moved[canaries.WEIGHT][:, 0].astype(np.float64)
-    return Outcome(scores=scores, epsilon=claim[0], delta=claim[1], model=model)
+    with canaries.prepared(canaries.dirac_data(present)) as data:
+        changed = _dirac_config(config, target, data, batch, len(present), len(coins))
+        outcome = run_audited(changed, display, target.unit)
+    seen = outcome.received if target.unit == "record" else outcome.released
+    return replace(outcome, scores=seen[canaries.WEIGHT][:, 0].astype(np.float64))
 
 
-def _batch(sample_rate: float, count: int) -> tuple[int, int]:
+def batch_for(sample_rate: float, count: int) -> tuple[int, int]:
     """(batch size, records) for at least so many records at this q; the others are blank.
 
-    >>> _batch(0.3, 1000), _batch(1.0, 1000), _batch(1e-4, 1000)
+    >>> batch_for(0.3, 1000), batch_for(1.0, 1000), batch_for(1e-4, 1000)
     ((300, 1000), (1000, 1000), (1, 10000))
     """
     batch = max(1, math.ceil(sample_rate * count - 1e-9))
@@ -251,12 +256,10 @@ def _dirac_config(
     )
     task = TaskConfig(name="canaries", kind=TaskKind.classification, metric="loss")
     clients = 1 if target.unit == "record" else records
-    return replace(
-        _audited(config, target, data, clients), task=task, model=model, training=plain
-    )
+    return replace(audited(config, target, data, clients), task=task, model=model, training=plain)
 
 
-def _audited(config: Config, target: Target, data: DataConfig, clients: int) -> Config:
+def audited(config: Config, target: Target, data: DataConfig, clients: int) -> Config:
     """The configuration with canaries in place of its data, and its plan's σ in place of targets.
 
     Optimizers and learning rates work on what was released: here they leave it as it is.
@@ -319,40 +322,31 @@ class WatchedGrid(LocalGrid):
             yield reply
 
 
-State = dict[str, NDArray[Any]]
-
-
-def _run(
-    config: Config, display: LogDisplay, unit: Unit
-) -> tuple[State, State, tuple[float, float]]:
-    """(released model, sum of answers, (ε, δ)) of a whole run, ledger and report included."""
+def run_audited(config: Config, display: LogDisplay, unit: Unit) -> Outcome:
+    """A whole run, ledger and report included, in a directory that nobody needs afterwards."""
     from safetensors.numpy import load_file
 
-    from dp_fedmed.config import validate
     from dp_fedmed.federation.engines import run_locally
 
-    validate(config)
     grids: list[WatchedGrid] = []
 
     def make_grid(*arguments: Any, **settings: Any) -> WatchedGrid:
         grids.append(WatchedGrid(*arguments, **settings))
         return grids[-1]
 
-    result = run_locally(config, display, make_grid if unit == "record" else None)
-    if result.stopped != "completed":
-        raise RuntimeError(f"the audited run stopped: {result.stopped}")
-    report = json.loads((result.run_dir / REPORT_FILE).read_text())
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="dp_fedmed_") as folder:
+        warnings.filterwarnings("ignore", message="In CPU autocast")  # Opacus' on an embedding
+        config = config.replace(run_dir=str(Path(folder) / "run"))
+        result = run_locally(config, display, make_grid if unit == "record" else None)
+        if result.stopped != "completed":
+            raise AuditStopped(f"the audited run stopped: {result.stopped}")
+        report = json.loads((result.run_dir / REPORT_FILE).read_text())
+        released = load_file(result.run_dir / "model.safetensors")
     held = next(g for g in report["guarantees"] if g["unit"] == unit)
-    released = load_file(result.run_dir / "model.safetensors")
-    sent: State = dict(grids[0].received) if grids else {}
-    return released, sent, (float(held["epsilon"]), float(held["delta"]))
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A folder for the run's directory, which nobody needs afterwards."""
-    with tempfile.TemporaryDirectory(prefix="dp_fedmed_audit_") as folder:
-        yield Path(folder)
-
-
-Runner = Callable[[Config, Target, Coins, LogDisplay], Outcome]
+    return Outcome(
+        epsilon=float(held["epsilon"]),
+        delta=float(held["delta"]),
+        released=released,
+        received=dict(grids[0].received) if grids else {},
+        scores=np.zeros(0),
+    )

@@ -212,7 +212,7 @@ def _taken_part(sample_rate: float, steps: int) -> tuple[NDArray[Any], NDArray[A
     steps = _validate.count("steps", steps)
     if q == 1.0:
         return np.array([float(steps)]), np.ones(1)
-    low, high = stats.binom.ppf([1e-9, 1.0 - 1e-9], steps, q)
+    low, high = (float(stats.binom.ppf(p, steps, q)) for p in (1e-9, 1.0 - 1e-9))
     counts = np.unique(np.linspace(low, high, 200).round())
     weights = stats.binom.pmf(counts, steps, q)
     return counts, weights / weights.sum()
