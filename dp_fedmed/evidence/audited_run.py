@@ -66,7 +66,7 @@ class Target:
     Attributes:
         unit: what is protected.
         noise_multiplier: σ of a step.
-        sample_rate: q of a step, as accounted.
+        sample_rate: q of a step.
         steps: T, over all rounds.
         rounds: in which the steps are taken.
         clip_norm: C.
@@ -133,7 +133,7 @@ def targets(config: Config) -> list[Target]:
             Target(
                 unit="client",
                 noise_multiplier=user.noise_multiplier,
-                sample_rate=user.key[2],
+                sample_rate=sampler.rate,
                 steps=config.federation.num_rounds,
                 rounds=config.federation.num_rounds,
                 clip_norm=config.privacy.user.max_grad_norm,
@@ -237,15 +237,8 @@ def batch_for(sample_rate: float, count: int) -> tuple[int, int]:
 def _dirac_config(
     config: Config, target: Target, data: DataConfig, batch: int, records: int, count: int
 ) -> Config:
-    growth = 1.0
-    user = config.privacy.user
-    if target.unit == "client" and user.clipping is Clipping.adaptive:
-        growth = math.exp(min(30.0, user.clip_lr * target.rounds))  # C may grow: stay above it
-    model = ModelConfig(
-        _target_=canaries.MODEL,
-        args={"count": count, "gradient": OVER * growth * target.clip_norm},
-        fix=False,
-    )
+    norm = _canary_norm(config.privacy, target)
+    model = ModelConfig(_target_=canaries.MODEL, args={"count": count, "gradient": norm}, fix=False)
     plain = TrainingConfig(
         optimizer=OptimizerName.sgd,
         lr=1.0,
@@ -257,6 +250,13 @@ def _dirac_config(
     task = TaskConfig(name="canaries", kind=TaskKind.classification, metric="loss")
     clients = 1 if target.unit == "record" else records
     return replace(audited(config, target, data, clients), task=task, model=model, training=plain)
+
+
+def _canary_norm(privacy: PrivacyConfig, target: Target) -> float:
+    """Ten times C; where C adapts, of the C that it could grow to."""
+    adapts = target.unit == "client" and privacy.user.clipping is Clipping.adaptive
+    growth = math.exp(min(12.0, privacy.user.clip_lr * target.rounds)) if adapts else 1.0
+    return OVER * growth * target.clip_norm
 
 
 def audited(config: Config, target: Target, data: DataConfig, clients: int) -> Config:
@@ -279,7 +279,9 @@ def audited(config: Config, target: Target, data: DataConfig, clients: int) -> C
         config,
         data=replace(data, partition=PartitionConfig(min_records=1)),
         federation=federation,
-        engine=EngineConfig(name=EngineName.local, workers=1 if by_record else None),
+        engine=EngineConfig(
+            name=EngineName.local, workers=1 if by_record else config.engine.workers
+        ),
         privacy=_privacy(config.privacy, target),
         checkpoint=CheckpointConfig(every=target.rounds, keep=1),
         data_ledger=None,
@@ -301,7 +303,7 @@ def _privacy(privacy: PrivacyConfig, target: Target) -> PrivacyConfig:
     else:
         user = replace(user, noise_multiplier=target.noise_multiplier, target_delta=target.delta)
         if target.other_sigma is not None:
-            norm = min(1e6, OVER * target.clip_norm)
+            norm = min(1e6, _canary_norm(privacy, target))
             sample = replace(sample, noise_multiplier=target.other_sigma, max_grad_norm=norm)
     return replace(privacy, sample=sample, user=user)
 
