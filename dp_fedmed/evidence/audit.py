@@ -29,6 +29,7 @@ from dp_fedmed.privacy.auditing import (
     Guesses,
     count_correct,
     epsilon_lower_bound,
+    p_value,
     plan_guesses,
 )
 from dp_fedmed.reporting.display import LogDisplay
@@ -335,7 +336,11 @@ def _statement(
             f"ε > {bound:.2f} at {sure}. That is not a proof that the claim holds."
         )
     repeat = _repeats_needed(outcome, count, options)
-    remedy = f": use --repeat {repeat}" if repeat is not None else ", nor do more runs help"
+    remedy = (
+        f": use --repeat {repeat}"
+        if repeat is not None
+        else "; a million canaries would not reach it either"
+    )
     return (
         f"The claim of {claim} for {unit} is out of reach: so many guesses, all of them right, "
         f"would show no more than ε > {largest:.2f}{remedy}. They show ε > {bound:.2f} at {sure}."
@@ -343,14 +348,20 @@ def _statement(
 
 
 def _repeats_needed(outcome: Outcome, count: int, options: Options) -> int | None:
-    """How many runs could refute the claim if every guess were right."""
-    repeat = options.repeat
-    while repeat <= 4096:
-        repeat *= 2
-        if _bound(repeat * count, repeat * count, repeat * count, outcome.delta, options) > (
-            outcome.epsilon
-        ):
+    """How many runs could refute the claim if every guess were right; None beyond a million."""
+    repeat = 2 * options.repeat
+    while repeat * count <= MOST:
+        total = repeat * count
+        refuted = p_value(
+            canaries=total,
+            guesses=total,
+            correct=total,
+            epsilon=outcome.epsilon,
+            delta=outcome.delta,
+        )
+        if refuted < 1.0 - options.confidence:
             return repeat
+        repeat *= 2
     return None
 
 
