@@ -52,9 +52,9 @@ def only(found: Audit) -> float:
 
 def test_a_correct_build_is_never_flagged() -> None:
     """Twenty audits of DP-SGD; the claim is about 1."""
-    bounds = []
+    bounds, config = [], record_level("privacy.sample.grad_mode=hooks")
     for seed in range(20):
-        found = audit(record_level(), Options(count=1500, seed=seed))
+        found = audit(config, Options(count=1500, seed=seed))
         assert found.decisive.verdict is Verdict.consistent
         bounds.append(only(found))
     assert 0.05 < np.mean(bounds) < 0.6  # the canaries do carry a signal
