@@ -145,6 +145,7 @@ def test_guesses_are_planned_from_settings_alone() -> None:
 def test_a_claim_out_of_reach_has_every_canary_guessed() -> None:
     assert plan(claim=9.0).total == 3000
     assert plan(claim=9.0, canaries=51).total == 51
+    assert plan(claim=0.3, canaries=500, delta=1e-2).total == 500  # few would prove nothing
 
 
 def test_planned_guesses_could_refute_the_claim() -> None:
