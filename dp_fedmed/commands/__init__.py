@@ -3,4 +3,4 @@
 A command's `main` takes the words after its name and returns an exit code.
 """
 
-EXIT_STOPPED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_STOPPED, EXIT_USAGE, EXIT_FINDING, EXIT_INTERRUPTED = 1, 2, 3, 130

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dp_fedmed.config import Config, ConfigError, EngineName
 from dp_fedmed.federation.stopping import StopRequest, on_ctrl_c
 
 if TYPE_CHECKING:
+    from dp_fedmed.federation.local_grid import LocalGrid
     from dp_fedmed.federation.server_run import RunResult
     from dp_fedmed.reporting.display import Display
 
@@ -25,7 +27,7 @@ def run_federation(config: Config, display: Display | None = None) -> RunResult:
     shown = display or LogDisplay()
     if config.engine.name is EngineName.ray:
         return _run_on_ray(config, shown)
-    return _run_locally(config, shown)
+    return run_locally(config, shown)
 
 
 def num_workers(config: Config) -> int:
@@ -52,7 +54,10 @@ def num_workers(config: Config) -> int:
     return config.engine.workers
 
 
-def _run_locally(config: Config, display: Display) -> RunResult:
+def run_locally(
+    config: Config, display: Display, make_grid: Callable[..., LocalGrid] | None = None
+) -> RunResult:
+    """Run on this machine; `make_grid` may give a grid that is watched."""
     import torch
 
     from dp_fedmed.client_app import ClientRuntime, build_client_app
@@ -60,7 +65,7 @@ def _run_locally(config: Config, display: Display) -> RunResult:
     from dp_fedmed.server_app import serve
 
     runtime = ClientRuntime(config)
-    grid = LocalGrid(
+    grid = (make_grid or LocalGrid)(
         build_client_app(runtime=runtime),
         num_clients=config.num_sites,
         workers=num_workers(config),

@@ -1,0 +1,248 @@
+"""Audits of the real build: never a false alarm, every style, and what the command writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dp_fedmed import cli
+from dp_fedmed.config import Config, ConfigError, compose
+from dp_fedmed.evidence import canaries
+from dp_fedmed.evidence.audit import Audit, CanaryKind, Options, Verdict, audit, planned
+from dp_fedmed.evidence.audited_run import run_dirac, targets
+from dp_fedmed.privacy import compute_epsilon
+from dp_fedmed.reporting.display import LogDisplay
+
+KEYS = {
+    *("schema", "style", "unit", "claim", "lower_bound", "confidence", "canaries", "guesses"),
+    *("correct", "verdict", "statement", "settings"),
+}
+
+
+def record_level(*overrides: str) -> Config:
+    """Full batches, few steps: quick, and with as much signal as a claim allows."""
+    return compose(
+        [
+            *("privacy=sample", "recipe=none", "privacy.sample.target_epsilon=null"),
+            *("privacy.sample.noise_multiplier=4", "training.batch_size=100000"),
+            *("training.local_steps=1", "federation.num_rounds=1", *overrides),
+        ]
+    )
+
+
+def client_level(*overrides: str) -> Config:
+    return compose(
+        [
+            *("privacy=user", "recipe=none", "privacy.user.target_epsilon=null"),
+            *("privacy.user.noise_multiplier=4", "federation.num_rounds=3"),
+            *("engine.workers=1", *overrides),
+        ]
+    )
+
+
+def only(found: Audit) -> float:
+    (unit,) = found.units
+    assert unit.lower_bound is not None
+    return unit.lower_bound
+
+
+def test_a_correct_build_is_never_flagged() -> None:
+    """Twenty audits of DP-SGD; the claim is about 1."""
+    bounds, config = [], record_level("privacy.sample.grad_mode=hooks")
+    for seed in range(20):
+        found = audit(config, Options(count=1500, seed=seed))
+        assert found.decisive.verdict is Verdict.consistent
+        bounds.append(only(found))
+    assert 0.05 < np.mean(bounds) < 0.6  # the canaries do carry a signal
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["federation.sampler=poisson", "federation.sample_rate=0.5"],
+        ["federation.sampler=fixed", "federation.sample_rate=0.5"],
+        ["federation.sampler=all", "privacy.accountant=pld"],
+        [
+            *("privacy.user.clipping=adaptive", "federation.num_clients=200"),
+            "privacy.user.max_grad_norm=0.01",
+        ],
+    ],
+)
+def test_client_level_audits_find_nothing(overrides: list[str]) -> None:
+    found = audit(client_level(*overrides), Options(count=200))
+    assert found.decisive.verdict is Verdict.consistent
+    (unit,) = found.units
+    assert unit.scores[unit.coins].mean() > unit.scores[~unit.coins].mean()
+
+
+def test_hybrid_audits_both_units() -> None:
+    config = compose(
+        [
+            *("privacy=hybrid", "recipe=none", "federation.num_rounds=2"),
+            *("privacy.user.target_epsilon=2", "training.local_steps=1", "engine.workers=1"),
+        ]
+    )
+    found = audit(config, Options(count=120, seed=3))
+    content = found.to_json()
+    assert [unit["unit"] for unit in content["units"]] == ["record", "client"]
+    assert all(not unit.verdict.is_finding for unit in found.units)
+    for unit in found.units:
+        assert unit.scores[unit.coins].mean() > unit.scores[~unit.coins].mean()
+    claims = [unit.claim for unit in found.units]
+    assert claims == pytest.approx([3.0, 2.0], abs=0.05)  # the two targets of the configuration
+
+
+def test_what_is_audited_is_what_the_configuration_plans() -> None:
+    config = record_level("training.batch_size=8", "privacy.sample.noise_multiplier=2.5")
+    (target,) = targets(config)
+    smallest = 370 // 5 - 370 // 5 // 10  # of five hospitals, without their validation records
+    assert target.sample_rate == pytest.approx(8 / smallest, rel=0.05)
+    assert (target.noise_multiplier, target.steps, target.rounds) == (2.5, 1, 1)
+    outcome = run_dirac(config, target, np.ones(100, dtype=np.bool_), LogDisplay())
+    expected = compute_epsilon(
+        noise_multiplier=2.5,
+        target_delta=target.delta,
+        sample_rate=target.sample_rate,
+        steps_per_round=1,
+        num_rounds=1,
+    )
+    assert outcome.epsilon == pytest.approx(expected, rel=0.01)
+
+
+def test_a_blank_record_moves_nothing_and_a_canary_its_own_weight() -> None:
+    """Noise next to nothing: what is seen is the clipped sum, coordinate by coordinate."""
+    config = record_level("privacy.sample.noise_multiplier=0.01", "privacy.sample.max_grad_norm=2")
+    coins = np.arange(100) % 3 == 0
+    outcome = run_dirac(config, targets(config)[0], coins, LogDisplay())
+    assert np.allclose(outcome.scores * 100, np.where(coins, 2.0, 0.0), atol=0.15)
+
+
+def test_repeats_are_counted_together() -> None:
+    found = audit(record_level(), Options(count=200, repeat=3, seed=0))
+    content = found.to_json()
+    assert content["canaries"] == 600
+    assert content["guesses"] == 3 * found.units[0].guesses.total
+
+
+def test_a_claim_out_of_reach_is_called_so() -> None:
+    found = audit(record_level("privacy.sample.noise_multiplier=1"), Options(count=60))
+    assert found.decisive.verdict is Verdict.inconclusive
+    assert "--repeat" in found.decisive.statement
+
+
+@pytest.mark.parametrize("level", [record_level, client_level])
+def test_black_box_canaries_go_through_the_tasks_own_network(
+    level: Callable[..., Config],
+) -> None:
+    config = level("task=digits", "federation.num_clients=60", "federation.server_lr=1")
+    found = audit(config, Options(kind=CanaryKind.black_box, seed=0))
+    (unit,) = found.units
+    assert not unit.verdict.is_finding
+    assert np.ptp(unit.scores) > 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "options", "said"),
+    [
+        (["privacy=none"], Options(), "privacy.style=none claims nothing"),
+        (["task=textures", "privacy=sample"], Options(), "task=textures cannot be audited"),
+        (
+            ["task=cells", "privacy=sample"],
+            Options(kind=CanaryKind.black_box),
+            "needs class labels",
+        ),
+        (
+            ["privacy=user", "federation.sampler=fixed", "federation.sample_rate=0.5"],
+            Options(kind=CanaryKind.black_box),
+            "federation.sampler=poisson",
+        ),
+        (
+            ["privacy=sample"],
+            Options(kind=CanaryKind.black_box, count=900),
+            "more than the data can give",
+        ),
+        (
+            ["privacy=user", "federation.num_clients=8"],
+            Options(kind=CanaryKind.black_box),
+            "too few",
+        ),
+        (
+            ["privacy=user", "privacy.user.clipping=adaptive", "federation.num_clients=5"],
+            Options(),
+            "privacy.user.clipping=adaptive",
+        ),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(
+    overrides: list[str], options: Options, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        planned(compose(overrides), options)
+
+
+def test_the_canaries_data_set_is_not_for_runs() -> None:
+    with pytest.raises(ConfigError, match="dp-fedmed audit"):
+        canaries.load(compose([]).data, 0)
+
+
+def run_command(*words: str) -> int:
+    return cli.main(["audit", *words])
+
+
+def test_the_command_writes_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    words = [
+        *("privacy=sample", "recipe=none", "training.batch_size=100000", "--canaries-count"),
+        *("200", "federation.num_rounds=1", "--output", str(tmp_path / "a"), "--seed", "1"),
+    ]
+    assert run_command(*words) == 0
+    assert "Nothing found against the claim" in capsys.readouterr().out
+    content = json.loads((tmp_path / "a" / "audit.json").read_text())
+    assert content.keys() >= KEYS
+    assert content["claim"] == {"epsilon": pytest.approx(3.0, abs=0.05), "delta": 1e-5}
+    assert (tmp_path / "a" / "audit.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["audit.json", "audit.png"]
+
+
+def test_a_public_seed_is_told_for_certain_and_ends_with_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["privacy=user", "recipe=none", "privacy.noise_seed=1", "federation.num_rounds=1"]
+    words.append("engine.workers=1")
+    assert run_command(*words, "--json", "--output", str(tmp_path)) == 3
+    content = json.loads(capsys.readouterr().out)
+    assert (content["verdict"], content["lower_bound"]) == ("not private", None)
+    assert content["correct"] == 1  # the replay came out bit for bit
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["privacy=none"], "privacy.style=none"),
+        (["privacy=user", "--canaries", "grey-box"], "grey-box"),
+        (["privacy=user", "--canaries-count", "many"], "--canaries-count"),
+        (["privacy=user", "--canaries-count", "3"], "from 50"),
+        (["privacy=user", "--repeat", "0"], "--repeat 0"),
+        (["privacy=user", "--seed", "-1"], "--seed -1"),
+        (["privacy=user", "--confidence", "nan"], "--confidence"),
+        (["privacy=user", "--confidence", "95"], "0.95"),
+        (["privacy=user", "--what"], "--what"),
+        (["privacy=user", "run_dir=/x"], "--output"),
+        (["privacy=user", "resume=last"], "dp-fedmed run"),
+        (["privacy=usr"], "user"),
+        (["privacy=user", "--output", "/dev/null/x"], "--output"),
+    ],
+)
+def test_wrong_words_are_named(words: list[str], said: str, capsys: pytest.CaptureFixture) -> None:
+    assert run_command(*words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture) -> None:
+    assert run_command("--help") == 0
+    text = capsys.readouterr().out
+    for word in ("--canaries", "--repeat", "--json", "exceeded", "Exit codes", "privacy=hybrid"):
+        assert word in text

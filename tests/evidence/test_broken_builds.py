@@ -1,0 +1,194 @@
+"""Builds that are broken on purpose: each is caught by the audit, or by a property test.
+
+The breaks are made in the real code. docs/audit.md has the list of what caught which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from dp_fedmed.config import Config, SamplerName
+from dp_fedmed.evidence.audit import Options, Verdict, audit
+from dp_fedmed.federation import client_level as client_level_module
+from dp_fedmed.federation.client_level import ClientLevelMechanism
+from dp_fedmed.federation.privacy_guard import PrivacyGuard
+from dp_fedmed.federation.secrets import RoundSecrets
+from dp_fedmed.federation.strategy import DPStrategy
+from dp_fedmed.privacy.clipping import clip_l2
+from dp_fedmed.privacy.noise import NoiseKey, Purpose, StreamId
+from dp_fedmed.tasks import dp_sgd
+from dp_fedmed.tasks.dp_sgd import KeyedDPOptimizer, PerSampleGradients
+from tests.evidence.test_audit import client_level, record_level
+from tests.federation import test_client_level as properties
+
+Patch = pytest.MonkeyPatch
+
+
+def quarter_record_noise(patch: Patch) -> None:
+    step = KeyedDPOptimizer.noisy_step
+
+    def broken(self: KeyedDPOptimizer, *arguments: Any) -> None:
+        self.noise_multiplier /= 4.0
+        step(self, *arguments)
+        self.noise_multiplier *= 4.0
+
+    patch.setattr(KeyedDPOptimizer, "noisy_step", broken)
+
+
+def unclipped_records(patch: Patch) -> None:
+    add = PerSampleGradients.add
+
+    def broken(self: PerSampleGradients, optimizer: KeyedDPOptimizer, *batch: Any) -> torch.Tensor:
+        norm, optimizer.max_grad_norm = optimizer.max_grad_norm, 1e30
+        losses = add(self, optimizer, *batch)
+        optimizer.max_grad_norm = norm
+        return losses
+
+    patch.setattr(PerSampleGradients, "add", broken)
+
+
+def everyone_in_a_poisson_batch(patch: Patch) -> None:
+    def broken(n: int, plan: Any, rng: Any) -> Iterator[torch.Tensor]:
+        yield from torch.arange(n).split(plan.physical_batch_size)
+
+    patch.setattr(dp_sgd, "poisson_batch", broken)
+
+
+def accountant_reset_each_round(patch: Patch) -> None:
+    record = PrivacyGuard._record
+
+    def broken(self: PrivacyGuard, charge: Any) -> None:
+        self.accountant = self.plan.accountant(self.config)
+        record(self, charge)
+
+    patch.setattr(PrivacyGuard, "_record", broken)
+
+
+def quarter_client_noise(patch: Patch) -> None:
+    release = ClientLevelMechanism.release
+
+    def broken(self: ClientLevelMechanism, secrets: RoundSecrets) -> Any:
+        self.update_noise /= 4.0
+        average = release(self, secrets)
+        self.update_noise *= 4.0
+        return average
+
+    patch.setattr(ClientLevelMechanism, "release", broken)
+
+
+def unclipped_clients(patch: Patch) -> None:
+    patch.setattr(
+        client_level_module, "clip_l2", lambda arrays, max_norm: clip_l2(arrays, max_norm=1e30)
+    )
+
+
+RECORD = record_level
+CLIENT = client_level
+FULL = ("federation.sampler=all",)
+CAUGHT_BY_AUDIT: list[tuple[Callable[[Patch], None], Callable[..., Config], list[str], int]] = [
+    (quarter_record_noise, RECORD, [], 1500),
+    (quarter_record_noise, RECORD, ["privacy.sample.grad_mode=hooks"], 1500),
+    (unclipped_records, RECORD, ["privacy.sample.grad_mode=hooks"], 1500),
+    (unclipped_records, RECORD, ["privacy.sample.grad_mode=functorch"], 1500),
+    (unclipped_records, RECORD, ["privacy.sample.grad_mode=ghost"], 1500),
+    (
+        everyone_in_a_poisson_batch,
+        RECORD,
+        ["training.batch_size=7", "training.local_steps=10", "privacy.sample.noise_multiplier=2"],
+        1500,
+    ),
+    (
+        accountant_reset_each_round,
+        RECORD,
+        ["federation.num_rounds=25", "privacy.sample.noise_multiplier=5"],
+        1500,
+    ),
+    (quarter_client_noise, CLIENT, [*FULL], 800),
+    (unclipped_clients, CLIENT, [*FULL], 500),
+]
+
+
+@pytest.mark.parametrize(
+    ("breaks", "level", "overrides", "count"),
+    CAUGHT_BY_AUDIT,
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_the_audit_catches(
+    breaks: Callable[[Patch], None],
+    level: Callable[..., Config],
+    overrides: list[str],
+    count: int,
+    monkeypatch: Patch,
+) -> None:
+    breaks(monkeypatch)
+    found = audit(level(*overrides), Options(count=count))
+    assert found.decisive.verdict is Verdict.exceeded, found.decisive.statement
+
+
+@contextmanager
+def caught() -> Iterator[None]:
+    """A property test must fail on the broken build."""
+    with pytest.raises(AssertionError):
+        yield
+
+
+def test_noise_reused_across_rounds_is_caught_by_the_correlation_test(monkeypatch: Patch) -> None:
+    """The audit's scores, a sum over rounds, have no more signal then: it cannot see this one."""
+
+    def broken(self: RoundSecrets, purpose: Purpose, step: int, private: bytes | None) -> StreamId:
+        noise = bytes(32) if purpose.is_noise else None
+        return StreamId(
+            run="run",
+            phase=0,
+            purpose=purpose,
+            round_num=0,
+            public_digest=bytes(32),
+            private_digest=noise,
+        )
+
+    monkeypatch.setattr(RoundSecrets, "_id", broken)
+    with caught():
+        properties.test_noise_is_not_repeated_across_rounds_or_runs()
+    with caught():
+        properties.test_the_same_inputs_give_the_same_release_and_others_do_not()
+
+
+def test_weights_by_examples_are_caught_by_the_sensitivity_test(monkeypatch: Patch) -> None:
+    """Every canary client has one record, so the audit cannot see this one."""
+    contribution, add = DPStrategy._contribution, ClientLevelMechanism.add
+    weight = [1.0]
+
+    def noted(self: DPStrategy, *arguments: Any) -> Any:
+        found = contribution(self, *arguments)
+        weight[0] = float(found[1]) if found is not None else 0.0
+        return found
+
+    def broken(self: ClientLevelMechanism, update: Any, client: str = "") -> None:
+        before = {name: value.copy() for name, value in self._total.items()}
+        add(self, update, client)
+        for name, value in before.items():
+            self._total[name] = value + weight[0] * (self._total[name] - value)
+
+    monkeypatch.setattr(DPStrategy, "_contribution", noted)
+    monkeypatch.setattr(ClientLevelMechanism, "add", broken)
+    with caught():
+        properties.test_one_client_moves_the_sum_by_at_most_c(SamplerName.all, "many examples")
+
+
+def test_a_public_key_is_caught_by_the_correlation_test(monkeypatch: Patch) -> None:
+    """A seed in the configuration is told by the audit; see test_audit."""
+    monkeypatch.setattr(NoiseKey, "generate", lambda: NoiseKey.from_public_seed(0))
+    with caught():
+        properties.test_noise_is_not_repeated_across_rounds_or_runs()
+
+
+def test_the_property_tests_hold_on_the_real_build() -> None:
+    """What `caught` relies on: they fail for the break, not for the way they are called."""
+    properties.test_noise_is_not_repeated_across_rounds_or_runs()
+    properties.test_the_same_inputs_give_the_same_release_and_others_do_not()
+    properties.test_one_client_moves_the_sum_by_at_most_c(SamplerName.all, "many examples")
