@@ -32,7 +32,7 @@ MOST_NUMBERED = 12
 _VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)"} | {
     colour: f"var(--s{number})" for number, colour in enumerate(SERIES)
 }
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # names of classes are not formulas
     "font.size": 9.5,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dp_fedmed.privacy.ledger import Head
+
+if TYPE_CHECKING:
+    from dp_fedmed.reporting.run_facts import RunFacts
 
 CARD_FILE = "privacy_card.md"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -27,16 +30,12 @@ def write_card(run_dir: Path, head: Head | None) -> None:
     write_file(run_dir / CARD_FILE, card_of(facts).encode(), durable=False)
 
 
-def card_of(facts: Any) -> str:
-    """The card of a run's facts.
-
-    Args:
-        facts: a `RunFacts`.
-    """
+def card_of(facts: RunFacts) -> str:
+    """The card of a run's facts."""
     from dp_fedmed.reporting import promises
     from dp_fedmed.reporting.words import metric_name
 
-    return markdown_template("card.md").render(
+    card = markdown_template("card.md").render(
         facts=facts,
         promises=promises,
         metric=metric_name(facts.metric),
@@ -44,6 +43,7 @@ def card_of(facts: Any) -> str:
         stretches=facts.stretches,
         head=facts.ledger.head,
     )
+    return str(card)
 
 
 def markdown_template(name: str) -> Any:
@@ -52,7 +52,7 @@ def markdown_template(name: str) -> Any:
 
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=False,  # noqa: S701  # Markdown; every value goes through `md`
+        autoescape=False,  # Markdown; every value goes through `md`
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

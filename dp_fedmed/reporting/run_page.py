@@ -167,7 +167,7 @@ def _guarantee(facts: RunFacts) -> dict[str, Any]:
         "units": units,
         "observers": promises.observer_rows(facts),
         "group": promises.group_promise(facts),
-        "asked": " or ".join(unit["label"] for unit in units),
+        "asked": " or ".join(promises.UNITS[unit] for unit in facts.guarantees),
         "statement": str(facts.report.get("statement") or ""),
         "sum": together,
         "all_runs": _all_runs(facts),

@@ -16,7 +16,7 @@ from dp_fedmed.reporting.words import plain, shown_setting, without_paths
 
 SWEEP_FILE, RESULTS_FILE = "sweep.yaml", "results.jsonl"
 _SPENDS = re.compile(r"privacy\.(sample|user)\.(target_epsilon|noise_multiplier)")
-_SAID_ELSEWHERE = {"seed", "task", "privacy", "federation", "recipe"}
+SAID_ELSEWHERE = {"seed", "task", "privacy", "privacy.style", "federation.topology"}
 _FOLDER = re.compile(r"\w[\w.-]*")
 
 
@@ -60,7 +60,9 @@ class Job:
         return [
             f"{key}={value}"
             for key, value in sorted(self.overrides.items())
-            if key not in _SAID_ELSEWHERE and bool(_SPENDS.fullmatch(key)) is spends
+            if key not in SAID_ELSEWHERE
+            and value != self.topology  # federation=centralized
+            and bool(_SPENDS.fullmatch(key)) is spends
         ]
 
 
@@ -302,5 +304,7 @@ def costs(settings: Sequence[Setting]) -> list[Cost]:
                 for level, unit in (("sample", "record"), ("user", "client"))
                 if (e := setting.epsilon(level)) is not None
             ]
-            found.append(Cost(f"privacy at {' and '.join(spent)}", reference, setting))
+            where = setting.first.topology.replace("_", " ")
+            shown = "" if where == "federated" else f", {where}"
+            found.append(Cost(f"privacy at {' and '.join(spent)}{shown}", reference, setting))
     return found

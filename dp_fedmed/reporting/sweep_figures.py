@@ -50,7 +50,11 @@ def _curve(settings: list[Setting], level: str, task: str, title: str) -> Drawn:
             yerr=[test.sd or 0.0 for _, test in points],
             color=SERIES[index % len(SERIES)],
             label=labels[line],
-            **{"lw": 2, "marker": "o", "ms": 4.5, "capsize": 3, "elinewidth": 1.3},
+            lw=2,
+            marker="o",
+            ms=4.5,
+            capsize=3,
+            elinewidth=1.3,
         )
     open_ones = [s for s in settings if s.first.style == "none"]
     for index, setting in enumerate(open_ones[:3]):
@@ -103,7 +107,11 @@ def _side_by_side(settings: list[Setting], task: str, title: str) -> Drawn:
             [place],
             xerr=[setting.test.sd or 0.0],
             color=colour,
-            **{"marker": "o", "ms": 5, "capsize": 3, "elinewidth": 1.3, "ls": "none"},
+            marker="o",
+            ms=5,
+            capsize=3,
+            elinewidth=1.3,
+            ls="none",
         )
     axes.set_yticks(range(len(settings)), [_shortened(s.label) for s in settings])
     for label in axes.get_yticklabels():

@@ -9,6 +9,7 @@ from dp_fedmed.reporting.figures import Drawn
 from dp_fedmed.reporting.page import banner, inlined, render_page, tile
 from dp_fedmed.reporting.privacy_card import markdown_template
 from dp_fedmed.reporting.sweep_facts import (
+    SAID_ELSEWHERE,
     Best,
     Cost,
     Job,
@@ -36,7 +37,7 @@ def sweep_page(facts: SweepFacts, figures: Sequence[Drawn], links: Mapping[int, 
         figures: from `sweep_figures`.
         links: from a job's number to the address of its own page, relative to this one.
     """
-    swept = [key for key in facts.swept if key not in ("seed", "privacy")]
+    swept = [key for key in facts.swept if key not in SAID_ELSEWHERE]
     return render_page(
         "sweep.html",
         {
@@ -152,7 +153,7 @@ def _lead(facts: SweepFacts) -> str:
 
 def _best_blocks(facts: SweepFacts) -> list[dict[str, Any]]:
     """A chooser for each task and level: the best setting up to each ε."""
-    blocks = []
+    blocks: list[dict[str, Any]] = []
     for task in facts.tasks:
         settings = facts.settings(task)
         for level in facts.levels(task):
@@ -208,7 +209,8 @@ def _columns(facts: SweepFacts, swept: Sequence[str]) -> list[dict[str, str]]:
     metrics = {job.metric for job in facts.jobs}
     metric = metric_name(next(iter(metrics))) if len(metrics) == 1 else "metric"
     named = [key.rsplit(".", 1)[-1].replace("_", " ") for key in swept]
-    text = ["run", "style", "topology", *named, "seed"]
+    tasks = ["task"] if len(facts.tasks) > 1 else []
+    text = ["run", *tasks, "style", "topology", *named, "seed"]
     numeric = ["ε record", "ε client", f"val {metric}", f"test {metric}", "rounds", "seconds"]
     return [
         *({"label": label, "kind": ""} for label in text),
@@ -224,6 +226,7 @@ def _row(job: Job, facts: SweepFacts, swept: Sequence[str], link: str | None) ->
     val, test = job.val.get(job.metric), job.test.get(job.metric)
     spent = [job.epsilon.get(level) for level in UNIT_OF]
     cells = [
+        *([cell(job.task)] if len(facts.tasks) > 1 else []),
         cell(job.style),
         cell(job.topology.replace("_", " ")),
         *(cell(job.overrides.get(key, "–"), _as_number(job.overrides.get(key))) for key in swept),

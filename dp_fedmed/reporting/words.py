@@ -1,4 +1,4 @@
-"""Numbers and guarantees in words, for pages and cards: rounded so that nothing is under-reported."""
+"""Numbers and guarantees in words, rounded so that nothing is under-reported."""
 
 from __future__ import annotations
 
