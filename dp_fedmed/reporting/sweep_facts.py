@@ -17,6 +17,12 @@ from dp_fedmed.reporting.words import plain, shown_setting, without_paths
 SWEEP_FILE, RESULTS_FILE = "sweep.yaml", "results.jsonl"
 _SPENDS = re.compile(r"privacy\.(sample|user)\.(target_epsilon|noise_multiplier)")
 SAID_ELSEWHERE = {"seed", "task", "privacy", "privacy.style", "federation.topology"}
+#: Settings that a style does not look at: jobs that differ in nothing else are one and the same.
+_WITHOUT_EFFECT = {
+    "none": ("privacy.",),
+    "sample": ("privacy.user.",),
+    "user": ("privacy.sample.",),
+}
 _FOLDER = re.compile(r"\w[\w.-]*")
 
 
@@ -39,6 +45,7 @@ class Job:
     val: dict[str, float]
     test: dict[str, float]
     epsilon: dict[str, float]
+    delta: dict[str, float]
     is_private: bool
 
     @property
@@ -62,6 +69,7 @@ class Job:
             for key, value in sorted(self.overrides.items())
             if key not in SAID_ELSEWHERE
             and value != self.topology  # federation=centralized
+            and not key.startswith(_WITHOUT_EFFECT.get(self.style, ()))
             and bool(_SPENDS.fullmatch(key)) is spends
         ]
 
@@ -162,17 +170,29 @@ class SweepFacts:
         return list(dict.fromkeys(job.task for job in self.done))
 
     def settings(self, task: str) -> list[Setting]:
-        """A task's jobs by setting, in the order of the first."""
-        held: dict[tuple[str, ...], list[Job]] = {}
+        """A task's jobs by setting, one for each seed, in the order of the first."""
+        held: dict[tuple[str, ...], dict[str, Job]] = {}
         for job in self.done:
             if job.task == task:
-                held.setdefault(job.setting, []).append(job)
-        return [Setting(tuple(jobs)) for jobs in held.values()]
+                held.setdefault(job.setting, {}).setdefault(job.seed, job)
+        return [Setting(tuple(jobs.values())) for jobs in held.values()]
 
     def levels(self, task: str) -> list[str]:
         """The levels for which a setting of this task has an ε."""
         settings = [s for s in self.settings(task) if s.is_private]
         return [lv for lv in ("sample", "user") if any(s.epsilon(lv) is not None for s in settings)]
+
+
+def spent_together(jobs: Iterable[Job], level: str) -> dict[str, float] | None:
+    """What publishing all of these runs on the same data costs one unit, by basic composition."""
+    held = [job for job in jobs if job.is_private and {level} <= job.epsilon.keys() & job.delta]
+    if len(held) < 2:
+        return None
+    return {
+        "epsilon": math.fsum(job.epsilon[level] for job in held),
+        "delta": math.fsum(job.delta[level] for job in held),
+        "runs": len(held),
+    }
 
 
 def is_sweep(path: Path) -> bool:
@@ -230,6 +250,7 @@ def _job(row: dict[str, Any], path: Path) -> Job | None:
         val=numbers(row.get("val")),
         test=numbers(row.get("test")),
         epsilon={k: e for k, e in numbers(row.get("epsilon")).items() if e >= 0},
+        delta={k: d for k, d in numbers(row.get("delta")).items() if 0 <= d < 1},
         is_private=row.get("noise_is_private") is True and row.get("style") != "none",
     )
 

@@ -22,7 +22,7 @@ def sweep_figures(facts: SweepFacts) -> list[Drawn]:
     with rc_context(STYLE):
         for task in facts.tasks:
             settings = facts.settings(task)
-            title = f"{task}: " if len(facts.tasks) > 1 else ""
+            title = f" ({task})" if len(facts.tasks) > 1 else ""
             for level in facts.levels(task):
                 found.append(_curve(settings, level, task, title))
             if 1 < len(settings) <= MOST_SETTINGS:
@@ -72,7 +72,7 @@ def _curve(settings: list[Setting], level: str, task: str, title: str) -> Drawn:
     legend_below(figure, axes, columns=1 if max(map(len, labels.values())) > 22 else 2)
     return Drawn(
         f"curve_{_slug(task)}_{level}",
-        f"{title}what {metric} there is for which ε",
+        f"What {metric} there is for which ε{title}",
         f"ε for {UNIT_OF[level]}; mean and standard deviation over seeds.",
         figure,
     )
@@ -121,7 +121,7 @@ def _side_by_side(settings: list[Setting], task: str, title: str) -> Drawn:
     axes.set_xlabel(f"test {metric}")
     return Drawn(
         f"settings_{_slug(task)}",
-        f"{title}every setting",
+        f"Every setting{title}",
         "Mean and standard deviation over seeds.",
         figure,
     )

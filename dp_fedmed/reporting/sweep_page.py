@@ -18,9 +18,10 @@ from dp_fedmed.reporting.sweep_facts import (
     best_by_epsilon,
     better,
     costs,
+    spent_together,
 )
 from dp_fedmed.reporting.sweep_figures import UNIT_OF
-from dp_fedmed.reporting.words import figure, metric_name, plain, rounded_up
+from dp_fedmed.reporting.words import epsilon_of, figure, metric_name, plain, rounded_up
 
 TUNING = (
     "Every run used the same data, so together they have spent more than each one says, and to "
@@ -56,7 +57,6 @@ def sweep_page(facts: SweepFacts, figures: Sequence[Drawn], links: Mapping[int, 
             "command": " ".join(facts.command),
             "swept": [(key, ", ".join(values)) for key, values in facts.swept.items()],
             "made": " with dp_fedmed ".join(t for t in (facts.created, facts.version) if t),
-            "tuning": TUNING,
         },
     )
 
@@ -93,14 +93,14 @@ def _head(facts: SweepFacts) -> dict[str, Any]:
         ranked = [s.test.mean * better(s.first.metric) for s in settings]
         top = settings[ranked.index(max(ranked))]
         what = metric_name(top.first.metric)
-        tiles.append(tile(f"{top.test.mean:.3f}", f"best mean test {what}, {top.label}"))
+        tiles.append(tile(f"{top.test.mean:.3f}", f"best mean test {what} ({top.label})"))
     for level, unit in UNIT_OF.items():
         spent = [job.epsilon[level] for job in facts.done if level in job.epsilon]
         if spent:
             low, high = rounded_up(min(spent)), rounded_up(max(spent))
             tiles.append(tile(low if low == high else f"{low}–{high}", f"ε for {unit}"))
     tiles.append(tile(str(len({job.seed for job in facts.jobs})), "seeds"))
-    banners = [banner("warn", TUNING)] if done > 1 else []
+    banners = [banner("warn", TUNING, _together(facts))] if done > 1 else []
     if facts.failures:
         count = len(facts.failures)
         noun = "job has" if count == 1 else "jobs have"
@@ -125,6 +125,20 @@ def _head(facts: SweepFacts) -> dict[str, Any]:
     }
 
 
+def _together(facts: SweepFacts) -> list[str]:
+    """What all private runs of a task have spent on its data."""
+    found = []
+    for task in facts.tasks:
+        for level, unit in UNIT_OF.items():
+            total = spent_together((job for job in facts.done if job.task == task), level)
+            if total is not None:
+                found.append(
+                    f"Publishing all {total['runs']:.0f} private runs of {task} costs {unit} at "
+                    f"most {epsilon_of(total)}."
+                )
+    return found
+
+
 def _lead(facts: SweepFacts) -> str:
     """The sweep in a sentence a task: from the smallest ε to the largest, and without privacy."""
     if not facts.done:
@@ -141,7 +155,9 @@ def _lead(facts: SweepFacts) -> str:
                 ((e, s) for s in settings if s.is_private and (e := s.epsilon(level)) is not None),
                 key=lambda pair: pair[0],
             )
-            for epsilon, setting in dict.fromkeys((known[0], known[-1])):
+            federated = [pair for pair in known if pair[1].first.topology == "federated"]
+            known = federated or known
+            for epsilon, setting in known[:1] + known[1:][-1:]:
                 found.append(f"{setting.test} at ε = {rounded_up(epsilon)} for {UNIT_OF[level]}")
         for setting in [s for s in settings if s.first.style == "none"][:3]:
             where = setting.first.topology.replace("_", " ")
@@ -152,12 +168,13 @@ def _lead(facts: SweepFacts) -> str:
 
 
 def _best_blocks(facts: SweepFacts) -> list[dict[str, Any]]:
-    """A chooser for each task and level: the best setting up to each ε."""
+    """A chooser for each task and level: the best setting up to each ε, baselines left out."""
     blocks: list[dict[str, Any]] = []
     for task in facts.tasks:
         settings = facts.settings(task)
         for level in facts.levels(task):
-            found = best_by_epsilon(settings, level)
+            federated = [s for s in settings if s.first.topology == "federated"]
+            found = best_by_epsilon(federated, level) or best_by_epsilon(settings, level)
             metric = metric_name(settings[0].first.metric)
             blocks.append(
                 {
