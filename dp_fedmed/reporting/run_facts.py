@@ -191,7 +191,7 @@ def read_json_lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:
     for line in lines:
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
         if isinstance(row, dict):
             rows.append(row)
@@ -211,7 +211,7 @@ def read_yaml(path: Path, problems: list[str]) -> dict[str, Any]:
     except FileNotFoundError:
         problems.append(f"{path.name} is missing")
         return {}
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         problems.append(f"{path.name} cannot be read")
         return {}
     if not isinstance(held, dict):

@@ -186,6 +186,7 @@ def _best_blocks(facts: SweepFacts) -> list[dict[str, Any]]:
                     "rows": [_best_row(best) for best in found],
                     "low": found[0].epsilon,
                     "high": found[-1].epsilon,
+                    "start": rounded_up(found[-1].epsilon, 4),
                 }
             )
     return blocks

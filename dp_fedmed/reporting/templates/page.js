@@ -77,8 +77,7 @@
     const high = Math.log(Math.max(Number(range.dataset.high), 2e-6));
     const say = () => {
       const most = Number(number.value);
-      // What a page shows is rounded: an ε that reads 3.00 is within "at most 3".
-      const allowed = options.filter((row) => Number(row.dataset.epsilon) <= most * (1 + 1e-9));
+      const allowed = options.filter((row) => Number(row.dataset.epsilon) <= most);
       const best = allowed[allowed.length - 1];
       chosen.set(block, best ? best.dataset.jobs.split(" ") : []);
       answer.replaceChildren();
@@ -101,8 +100,10 @@
       say();
     });
     range.addEventListener("input", () => {
-      const at = Number(range.value) / 1000;
-      number.value = String(Number(Math.exp(low + (high - low) * at).toPrecision(4)));
+      const exact = Math.exp(low + ((high - low) * Number(range.value)) / 1000);
+      const scale = 10 ** (3 - Math.floor(Math.log10(exact)));
+      // Rounded up, so that either end of the slider allows the run that it stands for.
+      number.value = String(Number((Math.ceil(exact * scale - 1e-6) / scale).toPrecision(4)));
       say();
     });
     say();
