@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_fedmed.reporting.run_facts import number, numbers, read_json_lines, read_yaml
-from dp_fedmed.reporting.words import plain, shown_setting, without_paths
+from dp_fedmed.reporting.words import plain, rounded_up, shown_setting, without_paths
 
 SWEEP_FILE, RESULTS_FILE = "sweep.yaml", "results.jsonl"
 _SPENDS = re.compile(r"privacy\.(sample|user)\.(target_epsilon|noise_multiplier)")
@@ -63,6 +63,25 @@ class Job:
         """The same but for how much may be spent: one curve of ε."""
         return (self.task, self.style, self.topology, *self._words(spends=False))
 
+    def in_words(self, setting: tuple[str, ...]) -> str:
+        """A setting or a line of this job's, without the task.
+
+        A key is shown by its last part, a budget as ε, and a federation goes without saying.
+        """
+        shown = [self.style]
+        if self.topology != "federated":
+            shown.append(self.topology.replace("_", " "))
+        for word in setting[3:]:
+            key, value = word.split("=", 1)
+            name = key.rsplit(".", 1)[-1].replace("_", " ")
+            spends = _SPENDS.fullmatch(key)
+            if spends:
+                unit = {"sample": "record ", "user": "client "}[spends[1]]
+                symbol = {"target_epsilon": "ε", "noise_multiplier": "σ"}[spends[2]]
+                name = f"{unit if self.style == 'hybrid' else ''}{symbol}"
+            shown.append(f"{name} {value}")
+        return ", ".join(shown)
+
     def _words(self, *, spends: bool) -> list[str]:
         return [
             f"{key}={value}"
@@ -109,10 +128,12 @@ class Setting:
     @property
     def label(self) -> str:
         """In words, without the task."""
-        first = self.first
-        where = "" if first.topology == "federated" else f", {first.topology.replace('_', ' ')}"
-        words = [word.rsplit(".", 1)[-1] for word in first.setting[3:]]
-        return ", ".join([f"{first.style}{where}", *words])
+        return self.first.in_words(self.first.setting)
+
+    @property
+    def line_label(self) -> str:
+        """The same without what may be spent."""
+        return self.first.in_words(self.first.line)
 
 
 @dataclass(frozen=True)
@@ -321,7 +342,7 @@ def costs(settings: Sequence[Setting]) -> list[Cost]:
         reference = base.get(setting.first.topology)
         if reference:
             spent = [
-                f"ε = {plain(float(f'{e:.3g}'))} for one {unit}"
+                f"ε = {rounded_up(e)} for one {unit}"
                 for level, unit in (("sample", "record"), ("user", "client"))
                 if (e := setting.epsilon(level)) is not None
             ]

@@ -38,10 +38,7 @@ def _curve(settings: list[Setting], level: str, task: str, title: str) -> Drawn:
         epsilon = setting.epsilon(level)
         if setting.is_private and epsilon is not None:
             lines.setdefault(setting.first.line, []).append((epsilon, setting.test))
-            words = [word.rsplit(".", 1)[-1] for word in setting.first.line[3:]]
-            where = setting.first.topology
-            named = [setting.first.style, *([where] if where != "federated" else []), *words]
-            labels[setting.first.line] = ", ".join(named).replace("_", " ")
+            labels[setting.first.line] = setting.line_label
     for index, (line, points) in enumerate(lines.items()):
         points.sort(key=lambda point: point[0])
         axes.errorbar(

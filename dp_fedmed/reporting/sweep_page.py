@@ -21,7 +21,7 @@ from dp_fedmed.reporting.sweep_facts import (
     spent_together,
 )
 from dp_fedmed.reporting.sweep_figures import UNIT_OF
-from dp_fedmed.reporting.words import epsilon_of, figure, metric_name, plain, rounded_up
+from dp_fedmed.reporting.words import LEVELS, epsilon_of, figure, metric_name, plain, rounded_up
 
 TUNING = (
     "Every run used the same data, so together they have spent more than each one says, and to "
@@ -228,8 +228,14 @@ def _columns(facts: SweepFacts, swept: Sequence[str]) -> list[dict[str, str]]:
     metric = metric_name(next(iter(metrics))) if len(metrics) == 1 else "metric"
     named = [key.rsplit(".", 1)[-1].replace("_", " ") for key in swept]
     tasks = ["task"] if len(facts.tasks) > 1 else []
-    text = ["run", *tasks, "style", "topology", *named, "seed"]
-    numeric = ["ε record", "ε client", f"val {metric}", f"test {metric}", "rounds", "seconds"]
+    text = ["run", *tasks, "style", *_topology(facts, "topology"), *named, "seed"]
+    numeric = [
+        *(f"ε {LEVELS[level]}" for level in _levels(facts)),
+        f"val {metric}",
+        f"test {metric}",
+        "rounds",
+        "seconds",
+    ]
     return [
         *({"label": label, "kind": ""} for label in text),
         *({"label": label, "kind": "n"} for label in numeric),
@@ -242,11 +248,11 @@ def _row(job: Job, facts: SweepFacts, swept: Sequence[str], link: str | None) ->
         return {"text": text, "value": value, "kind": kind}
 
     val, test = job.val.get(job.metric), job.test.get(job.metric)
-    spent = [job.epsilon.get(level) for level in UNIT_OF]
+    spent = [job.epsilon.get(level) for level in _levels(facts)]
     cells = [
         *([cell(job.task)] if len(facts.tasks) > 1 else []),
         cell(job.style),
-        cell(job.topology.replace("_", " ")),
+        *(cell(text) for text in _topology(facts, job.topology.replace("_", " "))),
         *(cell(job.overrides.get(key, "–"), _as_number(job.overrides.get(key))) for key in swept),
         cell(job.seed, _as_number(job.seed)),
         *(cell("–" if e is None else rounded_up(e), e, "n") for e in spent),
@@ -263,6 +269,16 @@ def _row(job: Job, facts: SweepFacts, swept: Sequence[str], link: str | None) ->
         "tone": {"completed": "good", "stopped": "warn"}.get(job.status, "bad"),
         "cells": cells,
     }
+
+
+def _levels(facts: SweepFacts) -> list[str]:
+    """Those that any job has an ε for."""
+    return [level for level in UNIT_OF if any(level in job.epsilon for job in facts.jobs)]
+
+
+def _topology(facts: SweepFacts, text: str) -> list[str]:
+    """A column of its own only where there is a difference to show."""
+    return [text] if len({job.topology for job in facts.jobs}) > 1 else []
 
 
 def _summary_row(setting: Setting) -> dict[str, str]:

@@ -21,13 +21,15 @@ def rounded_up(value: float, digits: int = 3) -> str:
 
     >>> rounded_up(2.9951), rounded_up(3.0), rounded_up(0.012345), rounded_up(123.4)
     ('3.00', '3.00', '0.0124', '124')
+    >>> rounded_up(0.99999), rounded_up(0.0)
+    ('1.00', '0')
     """
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "∞"
     decimals = digits - 1 - math.floor(math.log10(abs(value)))
     scale = 10.0**decimals
     up = math.ceil(value * scale * (1 - 1e-12)) / scale
-    return f"{up:.{max(decimals, 0)}f}"
+    return f"{up:.{max(digits - 1 - math.floor(math.log10(up)), 0)}f}"
 
 
 def percent_up(probability: float) -> str:

@@ -168,7 +168,7 @@ def test_the_best_run_follows_the_epsilon(browser: Any, pages: Callable[[str], P
         page = opened.page
         number, answer = (page.locator(f"[data-role={role}]") for role in ("number", "answer"))
         number.fill("1.5")
-        assert answer.inner_text().startswith("sample, target_epsilon=1: validation 0.")
+        assert answer.inner_text().startswith("sample, ε 1: validation 0.")
         marked = page.locator("#runs-table tr.best")
         assert [row.get_attribute("data-job") for row in marked.all()] == ["2", "3"]
         number.fill("0.2")
@@ -178,7 +178,7 @@ def test_the_best_run_follows_the_epsilon(browser: Any, pages: Callable[[str], P
         assert float(number.input_value()) == pytest.approx(4.0, rel=1e-3)
         assert marked.count() == 2
         page.locator("[data-role=range]").fill("0")
-        assert "target_epsilon=1" in answer.inner_text()
+        assert answer.inner_text().startswith("sample, ε 1:")
         number.fill("")
         assert answer.inner_text() == "Give an ε."
         assert opened.said == []

@@ -73,7 +73,7 @@ def test_a_real_sweep_is_compared_and_linked(
     assert str(a_sweep.parent) not in page
     assert "Publishing all 4 private runs of breast_cancer costs one record at most" in page
     summary = (a_sweep / "report" / "report.md").read_text()
-    assert "| sample, target\\_epsilon=1 |" in summary or "| sample, target_epsilon=1 |" in summary
+    assert "| sample, ε 1 | 1.00 |" in summary
     assert (a_sweep / "report" / "figures" / "curve_breast_cancer_sample.png").is_file()
 
 
@@ -107,6 +107,19 @@ def test_settings_that_differ_in_anything_but_the_seed_stay_apart(tmp_path: Path
     rows = [row(0), row(1, seed=1)]
     rows[1]["overrides"] |= {"privacy.sample.max_grad_norm": 0.5}
     assert len(sweep_of(tmp_path, rows).settings("digits")) == 2
+
+
+def test_a_setting_reads_as_somebody_would_say_it(tmp_path: Path) -> None:
+    rows = [
+        row(0, epsilon=0.5),
+        row(1, "hybrid", topology="local_only", epsilon=0.5),
+        row(2, "none"),
+        row(3, overrides={"federation": "centralized", "training.lr": 0.01}),
+    ]
+    rows[3]["topology"] = "centralized"
+    labels = [setting.label for setting in sweep_of(tmp_path, rows).settings("digits")]
+    expected = ["sample, ε 0.5", "hybrid, local only, record ε 0.5", "none"]
+    assert labels == [*expected, "sample, centralized, lr 0.01"]
 
 
 def test_no_privacy_is_one_setting_whatever_epsilon_was_swept(tmp_path: Path) -> None:
@@ -167,7 +180,7 @@ def test_costs_are_told_where_there_are_baselines(tmp_path: Path) -> None:
     assert found == {
         "federation instead of one pool of data": 0.1,
         "federation instead of every site alone": -0.3,
-        "privacy at ε = 2 for one record": 0.2,
+        "privacy at ε = 2.00 for one record": 0.2,
     }
     page = sweep_page(facts, [], {})
     assert "costs 0.200" in page
