@@ -283,6 +283,7 @@ def _evaluation(held: dict[str, Any] | None, problems: list[str]) -> dict[str, A
 
 def _ledger(path: Path) -> LedgerFacts:
     """The head of a ledger that was checked; else what the last checkpoint says of it."""
+    from dp_fedmed.config import ConfigError
     from dp_fedmed.federation.checkpoint import CheckpointError
     from dp_fedmed.federation.ledger_check import LedgerView
     from dp_fedmed.privacy.ledger import LedgerError
@@ -297,6 +298,9 @@ def _ledger(path: Path) -> LedgerFacts:
     try:
         view = LedgerView(path)
         problems = [without_paths(text) for text in view.problems()]
+    except ConfigError as error:  # another version's settings, then: nothing is known to be wrong
+        note = f"It cannot be checked by this version: {without_paths(str(error))}. {said.note}"
+        return LedgerFacts(said.head, note=note.strip())
     except (LedgerError, CheckpointError, ValueError, OSError) as error:
         return LedgerFacts(said.head, problems=(without_paths(str(error)),), note=said.note)
     return LedgerFacts(view.ledger.head, verified=not problems, problems=tuple(problems))
