@@ -73,7 +73,9 @@ def heading(facts: RunFacts) -> str:
         "user": "client-level privacy",
         "hybrid": "record- and client-level privacy",
     }.get(facts.style, f"privacy {facts.style}")
-    return f"{facts.setting('task.name', facts.name)}: {style}"
+    where = str(facts.setting("federation.topology", "federated"))
+    shown = "" if where == "federated" else f", {where.replace('_', ' ')}"
+    return f"{facts.setting('task.name', facts.name)}: {style}{shown}"
 
 
 def metric_rows(facts: RunFacts) -> list[dict[str, str]]:

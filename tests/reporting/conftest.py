@@ -13,6 +13,7 @@ import pytest
 from dp_fedmed.config import compose
 from dp_fedmed.federation.engines import run_federation
 from dp_fedmed.federation.server_run import RunResult
+from dp_fedmed.sweeps.results import result_row
 
 SETTINGS = [
     *("federation.num_clients=4", "federation.num_rounds=3", "engine.workers=1"),
@@ -60,34 +61,6 @@ def a_run(made_run: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Pa
     return copy
 
 
-def result_row(job: int, path: Path, overrides: dict[str, Any]) -> dict[str, Any]:
-    """A finished run's line in `results.jsonl`."""
-    from dp_fedmed.reporting.run_facts import read_run
-
-    facts = read_run(path, ledger=False)
-    levels = {"record": "sample", "client": "user"}
-    spent = {levels[unit]: held for unit, held in facts.guarantees.items()}
-    return {
-        "job": job,
-        "run_dir": path.name,
-        "overrides": overrides,
-        "status": "completed",
-        "message": "",
-        "task": facts.setting("task.name"),
-        "style": facts.style,
-        "seed": facts.setting("seed"),
-        "topology": "federated",
-        "metric": facts.metric,
-        "clients": 4,
-        "rounds": facts.rounds_done,
-        "seconds": 1.5,
-        "val": facts.val,
-        "test": facts.test,
-        **{key: {k: g[key] for k, g in spent.items()} for key in ("epsilon", "delta")},
-        "noise_is_private": facts.is_private,
-    }
-
-
 @pytest.fixture(scope="session")
 def made_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two ε and no privacy, two seeds each, and a job that failed."""
@@ -118,7 +91,7 @@ def made_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
             words.append(f"privacy.sample.target_epsilon={epsilon}")
             swept["privacy.sample.target_epsilon"] = epsilon
         make_run(run_dir, words)
-        rows.append(result_row(job, run_dir, swept))
+        rows.append(result_row(job, run_dir, swept, seconds=1.5))
     failed = {"job": 6, "run_dir": "006", "status": "failed", "style": "sample", "seed": 0}
     message = "privacy.sample.target_epsilon=0 <b>cannot</b> be met; see /home/ann/studies/run.log"
     rows.append({**failed, "message": message, "task": "breast_cancer", "overrides": {"seed": 0}})
