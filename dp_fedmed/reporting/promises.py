@@ -19,6 +19,11 @@ from dp_fedmed.reporting.words import (
 
 UNITS = {"record": "one record", "client": "one whole client"}
 NO_PROMISE = "no promise"
+NEIGHBOURS = {
+    "add_remove": "one is there or not",
+    "zero_out": "one contributes nothing",
+    "replace_one": "one is another one",
+}
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ def mechanism_sentence(facts: RunFacts, unit: str) -> str:
         )
     by = str(held.get("noise_added_by", "each client"))
     if facts.setting("task.kind") == "anomaly":
-        return f"Each image gives one vector of norm at most 1; Gaussian noise is added by {by}."
+        return f"What each image contributes is bounded, and Gaussian noise is added by {by}."
     return (
         f"DP-SGD: each record's gradient is clipped to norm {norm}, and Gaussian noise is added by "
         f"{by} to the sum of every batch."
@@ -133,7 +138,7 @@ def parameter_rows(facts: RunFacts, unit: str) -> list[tuple[str, str]]:
         ("sampling", f"{held.get('sampling', '?')}, q = {_span(held, own, 'sample_rate')}"),
         ("steps", _span(held, own, "steps")),
         ("clipping norm", plain(held.get("max_grad_norm"))),
-        ("neighbouring relation", str(held.get("adjacency", "?")).replace("_", " or ")),
+        ("neighbouring data", NEIGHBOURS.get(str(held.get("adjacency")), "?")),
     ]
     if own:
         shown = str(held.get("rounds_shown", "realised"))
