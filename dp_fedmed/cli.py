@@ -21,6 +21,7 @@ Commands:
   resume   go on with a run                         dp-fedmed resume checkpoints/my_run
   ledger   what a run has spent, checked            dp-fedmed ledger verify checkpoints/my_run
   audit    attack the claimed ε of a setting        dp-fedmed audit privacy=user
+  report   one page about a run or a sweep          dp-fedmed report checkpoints/my_run
   data     who would hold which records             dp-fedmed data data.partition.name=dirichlet
 
 dp-fedmed run --help      groups, keys and examples
@@ -32,7 +33,7 @@ metrics.png, partition.png, run.log, round_NNNN/ to go on from, and private/. It
 at the end, and is yours to choose with run_dir=/absolute/path.
 """
 
-COMMANDS = ("run", "plan", "resume", "ledger", "audit", "data")
+COMMANDS = ("run", "plan", "resume", "report", "ledger", "audit", "data")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -31,6 +31,9 @@ ROWS = "tests/federation/test_anomaly_rows.py"
 EVIDENCE = "tests/federation/test_anomaly_evidence.py"
 NOISE = "tests/privacy/test_noise.py"
 LEDGER = "tests/privacy/test_ledger.py"
+CARD = "tests/reporting/test_privacy_card.py"
+RUN_REPORT = "tests/reporting/test_run_report.py"
+SWEEP_REPORT = "tests/reporting/test_sweep_report.py"
 STOPPING = "tests/federation/test_stopping.py"
 
 
@@ -448,6 +451,71 @@ BREAKS = [
         "            self.directory.append_metrics(row)\n            private",
         "            self.directory.append_metrics(row | seen)\n            private",
         f"{EVIDENCE}::test_figures_by_client_stay_private_where_clients_do",
+    ),
+    Break(
+        "odds of half the ε",
+        "privacy/odds.py",
+        "(1.0 + math.exp(min(epsilon, 700.0)))",
+        "(1.0 + math.exp(min(epsilon / 2, 700.0)))",
+        "tests/privacy/test_odds.py::test_even_odds_have_a_closed_form",
+    ),
+    Break(
+        "odds without δ",
+        "privacy/odds.py",
+        "balanced = 1.0 - (1.0 - delta) /",
+        "balanced = 1.0 - 1.0 /",
+        "tests/privacy/test_odds.py::test_the_best_mechanism_of_a_guarantee_reaches_the_bound",
+    ),
+    Break(
+        "a privacy card outlives the rounds after it",
+        "federation/run_directory.py",
+        "for name in (CARD_FILE, EVALUATION_FILE):",
+        "for name in ():",
+        f"{CARD}::test_what_was_said_of_an_earlier_model_goes_when_a_run_goes_on",
+    ),
+    Break(
+        "a report promises in spite of a public noise seed",
+        "reporting/promises.py",
+        """    if not facts.is_private:
+        return Promise(reason""",
+        """    if facts.is_private is None:
+        return Promise(reason""",
+        f"{RUN_REPORT}::test_a_public_noise_seed_voids_every_promise",
+    ),
+    Break(
+        "a report rounds odds down",
+        "reporting/words.py",
+        "up = math.ceil(100.0 * probability",
+        "up = math.floor(100.0 * probability",
+        f"{RUN_REPORT}::test_a_page_says_who_is_promised_what_as_odds",
+    ),
+    Break(
+        "a report runs what a setting holds",
+        "reporting/page.py",
+        "autoescape=True",
+        "autoescape=False",
+        f"{RUN_REPORT}::test_what_settings_and_names_hold_is_shown_not_run",
+    ),
+    Break(
+        "a report shows whose machine it was",
+        "reporting/words.py",
+        'return "…/" + (re.split',
+        "return value + (re.split",
+        f"{RUN_REPORT}::test_no_place_on_the_machine_is_told",
+    ),
+    Break(
+        "a report does not look at the ledger",
+        "reporting/run_facts.py",
+        "problems = [without_paths(text) for text in view.problems()]",
+        "problems: list[str] = []",
+        f"{RUN_REPORT}::test_a_run_that_was_tampered_with_says_so_first",
+    ),
+    Break(
+        "the best run is chosen by the test set",
+        "reporting/sweep_facts.py",
+        "judged = setting.val if by_val and setting.val is not None else setting.test",
+        "judged = setting.test",
+        f"{SWEEP_REPORT}::test_the_best_is_chosen_by_validation_among_private_runs_within_epsilon",
     ),
 ]
 

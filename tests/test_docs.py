@@ -96,8 +96,11 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             ]
         )
     )
+    words = ["privacy=none,sample", "federation.num_rounds=1", f"run_dir={home}/my_sweep"]
+    assert main(["run", "--multirun", *words]) == 0
     return {
         "checkpoints/my_run": home / "my_run",
+        "checkpoints/my_sweep": home / "my_sweep",
         "RUN_DIR": home / "my_run",
         "/data/mine.npz": home / "pneumoniamnist.npz",
         "/data/pneumoniamnist.npz": home / "pneumoniamnist.npz",

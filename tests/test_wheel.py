@@ -54,4 +54,13 @@ def test_an_installed_wheel_runs_from_another_folder(tmp_path: Path) -> None:
         timeout=200,
     )
     assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / "checkpoints").glob("*_breast_cancer_sample/model.*"))) == 1
+    (model,) = (tmp_path / "checkpoints").glob("*_breast_cancer_sample/model.*")
+    reported = subprocess.run(
+        [python, "-c", entry, "report", str(model.parent)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=clean,
+    )
+    assert reported.returncode == 0, reported.stderr
+    assert "<svg" in (model.parent / "report.html").read_text()

@@ -24,6 +24,11 @@ OUTSIDE_ANOMALY = (
     "the threshold, which is a quantile of the server's validation scores, and pictures.png, which "
     "shows test images as they are"
 )
+OUTSIDE_PARTITION = (
+    "partition.png and partition.json of a simulation, which show how many records of each class a "
+    "client holds"
+)
+OUTSIDE_PICTURES = "pictures.png, which shows test images as they are"
 OUTSIDE_CLIENT_METRICS = (
     "training losses and metrics of clients: they are kept in private/ and are not to be published"
 )
@@ -112,9 +117,14 @@ def observers(config: Config, guarantees: list[dict[str, Any]]) -> list[dict[str
 
 
 def _outside(config: Config) -> list[str]:
-    is_anomaly = config.task.kind is TaskKind.anomaly
-    own = [OUTSIDE_ANOMALY] if is_anomaly else []
-    return [OUTSIDE_VALIDATION, *own, OUTSIDE_CLIENT_METRICS, *OUTSIDE_ALWAYS]
+    own = {TaskKind.anomaly: [OUTSIDE_ANOMALY], TaskKind.segmentation: [OUTSIDE_PICTURES]}
+    return [
+        OUTSIDE_VALIDATION,
+        *own.get(config.task.kind, []),
+        OUTSIDE_CLIENT_METRICS,
+        OUTSIDE_PARTITION,
+        *OUTSIDE_ALWAYS,
+    ]
 
 
 def _trust_boundary(config: Config) -> str:

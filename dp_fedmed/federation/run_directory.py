@@ -19,6 +19,9 @@ CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
 MODEL_FILE = "model.safetensors"
 REPORT_FILE = "privacy_report.json"
+CARD_FILE = "privacy_card.md"
+EVALUATION_FILE = "evaluation.json"
+PARTITION_FILE = "partition.json"
 LOG_FILE = "run.log"
 PRIVATE_FILE = "rounds.jsonl"
 
@@ -92,7 +95,9 @@ class RunDirectory:
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
     def forget_after(self, server_round: int) -> None:
-        """Drop the lines of rounds after this one, which are about to be done again."""
+        """Drop what is said of rounds after this one, which are about to be done again."""
+        for name in (CARD_FILE, EVALUATION_FILE):  # of a model that will not be the final one
+            (self.path / name).unlink(missing_ok=True)
         for file in (self.path / METRICS_FILE, self.path / "private" / PRIVATE_FILE):
             if not file.is_file():
                 continue

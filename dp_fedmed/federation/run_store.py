@@ -16,7 +16,7 @@ from dp_fedmed.federation.data_ledger import DataLedger
 from dp_fedmed.federation.durable import LOCK_FILE, RunLock, reach, sweep, wait_for_sweeps
 from dp_fedmed.federation.journal import CLOSE, CONFIG, OPEN, PHASE, REWIND, Journal
 from dp_fedmed.federation.privacy_plan import PrivacyPlan
-from dp_fedmed.federation.run_directory import CONFIG_FILE, RunDirectory
+from dp_fedmed.federation.run_directory import CONFIG_FILE, PARTITION_FILE, RunDirectory
 from dp_fedmed.federation.secrets import LEDGER_KEY_FILE, NOISE_KEYS, SECRET_FOLDER, key_file
 from dp_fedmed.privacy.keys import TEMPORARY, MacKey
 from dp_fedmed.privacy.ledger import Ledger
@@ -182,7 +182,8 @@ class RunStore:
         """Give back a new run's directory in which nothing has begun."""
         if self.start is not None or self.has_phase or len(self.ledger.records) > 1:
             return
-        for name in (CONFIG_FILE, "private", LOCK_FILE, "run.log", "partition.png"):
+        described = ("run.log", PARTITION_FILE, "partition.png")
+        for name in (CONFIG_FILE, "private", LOCK_FILE, *described):
             sweep([self.directory.path / name])
         wait_for_sweeps()
         with contextlib.suppress(OSError):

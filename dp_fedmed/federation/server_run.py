@@ -25,7 +25,7 @@ from dp_fedmed.federation.privacy_guard import BudgetSpent, PrivacyGuard
 from dp_fedmed.federation.privacy_plan import PrivacyPlan, Spent, make_plan
 from dp_fedmed.federation.privacy_report import checkpoint_section, no_privacy, privacy_report
 from dp_fedmed.federation.resume import resume_run
-from dp_fedmed.federation.run_directory import REPORT_FILE
+from dp_fedmed.federation.run_directory import PARTITION_FILE, REPORT_FILE
 from dp_fedmed.federation.run_store import RunStore
 from dp_fedmed.federation.sampling import Sampler, make_sampler
 from dp_fedmed.federation.secrets import RoundSecrets, round_digest
@@ -33,7 +33,9 @@ from dp_fedmed.federation.stopping import Interrupted, StopRequest
 from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients
 from dp_fedmed.learning import make_learner
 from dp_fedmed.reporting.display import Display
+from dp_fedmed.reporting.environment import ENVIRONMENT_FILE, environment_after
 from dp_fedmed.reporting.plots import plot_metrics
+from dp_fedmed.reporting.privacy_card import write_card
 from dp_fedmed.reporting.sites import describe_sites
 from dp_fedmed.tasks.fairness import fairness
 
@@ -92,6 +94,8 @@ class ServerRun:
         strategy.arrays = initial
         try:
             self.store.begin(self.guard.plan if self.guard is not None else None, self._data_digest)
+            environment = environment_after(self.directory.path, self.result.rounds)
+            self.directory.write_json(ENVIRONMENT_FILE, environment, durable=False)
             self._train(grid, initial)
             self._finish(strategy.arrays)
         except OSError as error:
@@ -299,9 +303,11 @@ class ServerRun:
 
     def _describe_clients(self) -> None:
         """Who has what, as a picture: only a simulation knows."""
-        from dp_fedmed.reporting.partition import plot_partition
+        from dp_fedmed.reporting.partition import partition_rows, plot_partition
 
         parts = held_by_sites(self.data, self.config)
+        held = {"schema": 1, "clients": partition_rows(self.data, parts)}
+        self.directory.write_json(PARTITION_FILE, held, durable=False)
         plot_partition(self.data, parts, self.directory.path / PARTITION_PICTURE)
 
     def _validate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -428,6 +434,7 @@ class ServerRun:
             self.store.close(self.result.rounds, self.result.stopped)
         else:
             self.store.ledger.sync()
+        write_card(self.directory.path, self.store.ledger.head)
         plot_metrics(
             self.directory.metrics(),
             self.config.task.metric,

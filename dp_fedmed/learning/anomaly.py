@@ -37,13 +37,13 @@ from dp_fedmed.learning.gradient import asked_shape
 from dp_fedmed.privacy.events import Adjacency
 from dp_fedmed.privacy.noise import Purpose
 from dp_fedmed.reporting.long_work import telling
+from dp_fedmed.reporting.picture_sheet import PICTURES_FILE
 from dp_fedmed.tasks.anomaly_metrics import anomaly_metrics, grouped_metrics, threshold
 from dp_fedmed.tasks.fairness import fairness
 from dp_fedmed.tasks.patchcore.coreset import greedy_k_center
 from dp_fedmed.tasks.patchcore.maps import pixel_maps
 from dp_fedmed.tasks.patchcore.statistics import BOUND, step_of
 
-PICTURES = "pictures.png"
 RECORD_NOISE, FEATURES = "record_noise", "features"
 FEATURES_TOLERANCE = 0.01
 
@@ -159,7 +159,7 @@ class AnomalyLearner:
             self._maps(scorer, shown),
             shown.y,
             [self.data.class_names[label] for label in shown.image_labels],
-            directory.path / PICTURES,
+            directory.path / PICTURES_FILE,
         )
 
     def _maps(self, scorer: Scorer, records: Records) -> np.ndarray[Any, Any]:

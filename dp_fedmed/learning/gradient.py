@@ -6,6 +6,7 @@ import copy
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,14 +19,16 @@ from dp_fedmed.data import DataSet, Records
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.client_level import ClientLevelMechanism
 from dp_fedmed.federation.privacy_plan import PrivacyPlan, round_shape
-from dp_fedmed.federation.run_directory import RunDirectory
+from dp_fedmed.federation.run_directory import EVALUATION_FILE, RunDirectory
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
 from dp_fedmed.learning.base import LocalRound, State
 from dp_fedmed.models import build_model
 from dp_fedmed.privacy.noise import Purpose
 from dp_fedmed.randomness import stream
+from dp_fedmed.reporting.picture_sheet import PICTURES_FILE
 from dp_fedmed.tasks import make_task
+from dp_fedmed.tasks.base import confusion_matrix, predicted_classes
 from dp_fedmed.tasks.local_training import (
     LocalResult,
     make_optimizer,
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from dp_fedmed.tasks.dp_sgd import DPSGDPlan, PerSampleGradients
 
 COUPLING_TOLERANCE = 1e-3
+MOST_CLASSES = 100  # that a confusion matrix is written for
 
 
 class GradientLearner:
@@ -113,7 +117,32 @@ class GradientLearner:
         return self.task.evaluate(self.model, self.data.parts()[split], self.device)
 
     def finish(self, state: State, directory: RunDirectory) -> None:
-        """The model is all there is."""
+        """Which test class is taken for which; for segmentation also pictures, worst to best."""
+        self.state.load(state)
+        test, classes = self.data.test, self.data.num_classes
+        predicted = predicted_classes(self.model, test, self.device)
+        if classes <= MOST_CLASSES:
+            matrix = confusion_matrix(test.y, predicted, num_classes=classes)
+            evaluation = {
+                "schema": 1,
+                "split": "test",
+                "counted": "pixels" if self.data.is_segmentation else "records",
+                "class_names": list(self.data.class_names),
+                "confusion": matrix.tolist(),
+            }
+            directory.write_json(EVALUATION_FILE, evaluation, durable=False)
+        if self.data.is_segmentation:
+            self._draw_pictures(test, predicted, directory.path / PICTURES_FILE)
+
+    def _draw_pictures(self, test: Records, predicted: np.ndarray[Any, Any], path: Path) -> None:
+        from dp_fedmed.reporting.segmentation_sheet import segmentation_sheet, spread
+        from dp_fedmed.tasks.segmentation import overlap
+
+        masks = (torch.from_numpy(np.asarray(each, np.int64)) for each in (predicted, test.y))
+        dice = overlap(*masks, num_classes=self.data.num_classes)[0].numpy()
+        chosen = spread(dice)
+        titles = [f"Dice {value:.2f}" for value in dice[chosen]]
+        segmentation_sheet(test.x[chosen], test.y[chosen], predicted[chosen], titles, path)
 
 
 class GradientWork:

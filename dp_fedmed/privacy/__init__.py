@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from dp_fedmed.privacy.noise import Purpose as Purpose
     from dp_fedmed.privacy.noise import StreamId as StreamId
     from dp_fedmed.privacy.noise import public_digest as public_digest
+    from dp_fedmed.privacy.odds import guess_probability as guess_probability
     from dp_fedmed.privacy.step_accountant import StepAccountant as StepAccountant
     from dp_fedmed.privacy.zcdp import epsilon_to_rho as epsilon_to_rho
     from dp_fedmed.privacy.zcdp import gaussian_rho as gaussian_rho
@@ -81,6 +82,7 @@ _HOME = {
         "RandomizedResponse",
     ),
     "noise": ("NoiseKey", "NoiseStream", "Purpose", "StreamId", "public_digest"),
+    "odds": ("guess_probability",),
     "step_accountant": ("StepAccountant",),
     "zcdp": ("epsilon_to_rho", "gaussian_rho", "rho_to_epsilon", "rho_to_sigma"),
 }

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dp_fedmed.reporting.picture_sheet import as_picture, draw_sheet
+
 
 def picture_sheet(
     images: NDArray[np.uint8],
@@ -29,29 +31,18 @@ def picture_sheet(
         titles: a line above each column.
         path: where the PNG goes.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    count = len(images)
-    figure = Figure(figsize=(1.5 * max(count, 2), 4.8), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(3, count, squeeze=False)
     low, high = (float(np.quantile(maps, q)) for q in (0.02, 0.998))
-    for column, (image, heat, mask) in enumerate(zip(images, maps, masks, strict=True)):
-        shown = (
-            image.transpose(1, 2, 0) if len(image) == 3 else np.repeat(image[0, ..., None], 3, 2)
-        )
-        panels[0, column].imshow(shown)
-        panels[1, column].imshow(shown)
-        panels[1, column].imshow(heat, cmap="inferno", alpha=0.6, vmin=low, vmax=max(high, low))
-        panels[2, column].imshow(mask > 0, cmap="gray", vmin=0, vmax=1)
-        panels[0, column].set_title(titles[column], fontsize=8)
-    for name, row in zip(("image", "score", "mask"), panels, strict=True):
-        row[0].set_ylabel(name, fontsize=8)
-        for panel in row:
-            panel.set_xticks([])
-            panel.set_yticks([])
-    figure.savefig(path, dpi=120)
+
+    def heat(axes: Any, column: int) -> None:
+        axes.imshow(as_picture(images[column]))
+        axes.imshow(maps[column], cmap="inferno", alpha=0.6, vmin=low, vmax=max(high, low))
+
+    rows = {
+        "image": lambda axes, column: axes.imshow(as_picture(images[column])),
+        "score": heat,
+        "mask": lambda axes, column: axes.imshow(masks[column] > 0, cmap="gray", vmin=0, vmax=1),
+    }
+    draw_sheet(titles, rows, path)
 
 
 def chosen_for_sheet(

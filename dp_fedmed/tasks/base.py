@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dp_fedmed.config import TaskConfig, TaskKind
@@ -74,3 +76,23 @@ def predictions(
         for start in range(0, len(records), EVALUATION_BATCH):
             part = slice(start, start + EVALUATION_BATCH)
             yield model(to_input(inputs[part].to(device))).cpu(), targets[part]
+
+
+def predicted_classes(
+    model: nn.Module, records: Records, device: torch.device
+) -> NDArray[np.int64]:
+    """The class that a model gives each record, or each pixel."""
+    found = [logits.argmax(dim=1) for logits, _ in predictions(model, records, device)]
+    return np.asarray(torch.cat(found).numpy(), dtype=np.int64)
+
+
+def confusion_matrix(
+    truth: NDArray[Any], predicted: NDArray[Any], *, num_classes: int
+) -> NDArray[np.int64]:
+    """How often each class (row) was taken for which (column).
+
+    >>> confusion_matrix(np.array([0, 1, 1]), np.array([0, 1, 0]), num_classes=2).tolist()
+    [[1, 0], [1, 1]]
+    """
+    pairs = truth.astype(np.int64).ravel() * num_classes + predicted.ravel()
+    return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)

@@ -194,7 +194,9 @@ def outcome(path: Path, rounds: int) -> dict[str, Any]:
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     for row in rows:
         row.pop("seconds", None)
+    described = [path / name for name in ("evaluation.json", "environment.json")]
     return {
+        "described": [file.read_bytes() for file in described if file.exists()],
         "model": (path / "model.safetensors").read_bytes(),
         "last model": (path / folder_name(rounds) / "model.safetensors").read_bytes(),
         "epsilon": view.epsilons(),

@@ -276,4 +276,5 @@ def test_the_bundle_carries_code_and_conf_but_no_run(tmp_path: Path) -> None:
         marker.rmdir()
     assert "conf/config.yaml" in names
     assert "dp_fedmed/server_app.py" in names
+    assert "dp_fedmed/reporting/templates/card.md" in names, "a run writes its privacy card"
     assert not [n for n in names if "test_bundle_run" in n or "private/" in n]

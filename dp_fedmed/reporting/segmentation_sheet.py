@@ -1,0 +1,70 @@
+"""Segmented test images: what an expert drew, what the model found, and where the two differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dp_fedmed.reporting.partition import COLOURS
+from dp_fedmed.reporting.picture_sheet import as_picture, draw_sheet
+
+AGREED, MISSED, EXTRA = (0.27, 0.67, 0.60), (0.84, 0.37, 0.0), (0.67, 0.27, 0.60)
+
+
+def segmentation_sheet(
+    images: NDArray[Any],
+    truth: NDArray[Any],
+    predicted: NDArray[Any],
+    titles: list[str],
+    path: Path,
+) -> None:
+    """Draw images (n, C, H, W) with both masks (n, H, W) and their difference into a PNG."""
+    rows = {
+        "image": lambda axes, column: axes.imshow(as_picture(images[column])),
+        "expert": lambda axes, column: axes.imshow(_in_colours(truth[column])),
+        "model": lambda axes, column: axes.imshow(_in_colours(predicted[column])),
+        "difference": lambda axes, column: axes.imshow(
+            difference(truth[column], predicted[column])
+        ),
+    }
+    draw_sheet(titles, rows, path)
+
+
+def spread(values: NDArray[Any], most: int = 8) -> NDArray[np.int64]:
+    """Positions of a few values from the smallest to the largest, evenly by rank.
+
+    >>> spread(np.array([0.9, 0.1, 0.5, 0.7]), most=3).tolist()
+    [1, 3, 0]
+    """
+    order = np.argsort(values, kind="stable")
+    if len(order) > most:
+        order = order[np.linspace(0, len(order) - 1, most).round().astype(int)]
+    return np.asarray(order, dtype=np.int64)
+
+
+def difference(truth: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.float64]:
+    """Green where both see the same structure, orange where the model misses, purple where it adds.
+
+    A structure that the model takes for another one is missed.
+    """
+    shown = np.zeros((*truth.shape, 3))
+    shown[(truth == predicted) & (truth > 0)] = AGREED
+    shown[(truth != predicted) & (truth > 0)] = MISSED
+    shown[(truth == 0) & (predicted > 0)] = EXTRA
+    return shown
+
+
+def _in_colours(mask: NDArray[Any]) -> NDArray[np.float64]:
+    """Black background, white for a single structure, else a colour for each."""
+    from matplotlib.colors import to_rgb
+
+    shown = np.zeros((*mask.shape, 3))
+    classes = np.unique(mask[mask > 0])
+    for number in classes:
+        single = classes.max(initial=0) <= 1
+        colour = (1.0, 1.0, 1.0) if single else to_rgb(COLOURS[int(number) % len(COLOURS)])
+        shown[mask == number] = colour
+    return shown

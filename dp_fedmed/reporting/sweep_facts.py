@@ -1,0 +1,352 @@
+"""What a sweep's directory says: its jobs, grouped by setting, and which setting is best."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dp_fedmed.reporting.run_facts import number, numbers, read_json_lines, read_yaml
+from dp_fedmed.reporting.words import plain, rounded_up, shown_setting, without_paths
+
+SWEEP_FILE, RESULTS_FILE = "sweep.yaml", "results.jsonl"
+_SPENDS = re.compile(r"privacy\.(sample|user)\.(target_epsilon|noise_multiplier)")
+SAID_ELSEWHERE = {"seed", "task", "privacy", "privacy.style", "federation.topology"}
+#: Settings that a style does not look at: jobs that differ in nothing else are one and the same.
+_WITHOUT_EFFECT = {
+    "none": ("privacy.",),
+    "sample": ("privacy.user.",),
+    "user": ("privacy.sample.",),
+}
+_FOLDER = re.compile(r"\w[\w.-]*")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One finished job, as its line in `results.jsonl` says."""
+
+    number: int
+    folder: str
+    overrides: dict[str, str]
+    status: str
+    message: str
+    task: str
+    style: str
+    topology: str
+    seed: str
+    rounds: float | None
+    seconds: float | None
+    metric: str
+    val: dict[str, float]
+    test: dict[str, float]
+    epsilon: dict[str, float]
+    delta: dict[str, float]
+    is_private: bool
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has no result."""
+        return self.status not in ("completed", "stopped") or self.metric not in self.test
+
+    @property
+    def setting(self) -> tuple[str, ...]:
+        """What distinguishes it from other jobs, but for the seed."""
+        return (*self.line, *self._words(spends=True))
+
+    @property
+    def line(self) -> tuple[str, ...]:
+        """The same but for how much may be spent: one curve of ε."""
+        return (self.task, self.style, self.topology, *self._words(spends=False))
+
+    def in_words(self, setting: tuple[str, ...]) -> str:
+        """A setting or a line of this job's, without the task.
+
+        A key is shown by its last part, a budget as ε, and a federation goes without saying.
+        """
+        shown = [self.style]
+        if self.topology != "federated":
+            shown.append(self.topology.replace("_", " "))
+        for word in setting[3:]:
+            key, value = word.split("=", 1)
+            name = key.rsplit(".", 1)[-1].replace("_", " ")
+            spends = _SPENDS.fullmatch(key)
+            if spends:
+                unit = {"sample": "record ", "user": "client "}[spends[1]]
+                symbol = {"target_epsilon": "ε", "noise_multiplier": "σ"}[spends[2]]
+                name = f"{unit if self.style == 'hybrid' else ''}{symbol}"
+            shown.append(f"{name} {value}")
+        return ", ".join(shown)
+
+    def _words(self, *, spends: bool) -> list[str]:
+        return [
+            f"{key}={value}"
+            for key, value in sorted(self.overrides.items())
+            if key not in SAID_ELSEWHERE
+            and value != self.topology  # federation=centralized
+            and not key.startswith(_WITHOUT_EFFECT.get(self.style, ()))
+            and bool(_SPENDS.fullmatch(key)) is spends
+        ]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Jobs that differ in their seed alone."""
+
+    jobs: tuple[Job, ...]
+
+    @property
+    def first(self) -> Job:
+        """Any of them."""
+        return self.jobs[0]
+
+    @property
+    def is_private(self) -> bool:
+        """Whether every one of them has a guarantee."""
+        return all(job.is_private and job.epsilon for job in self.jobs)
+
+    def epsilon(self, level: str) -> float | None:
+        """The largest of its jobs, if each has one."""
+        held = [job.epsilon.get(level) for job in self.jobs]
+        return None if any(e is None for e in held) else max(e for e in held if e is not None)
+
+    @cached_property
+    def test(self) -> Spread:
+        """The test metric over seeds."""
+        return Spread.of(job.test.get(job.metric) for job in self.jobs)
+
+    @cached_property
+    def val(self) -> Spread | None:
+        """The validation metric over seeds; None where a job has none."""
+        held = [job.val.get(job.metric) for job in self.jobs]
+        return None if any(v is None for v in held) else Spread.of(held)
+
+    @property
+    def label(self) -> str:
+        """In words, without the task."""
+        return self.first.in_words(self.first.setting)
+
+    @property
+    def line_label(self) -> str:
+        """The same without what may be spent."""
+        return self.first.in_words(self.first.line)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation over seeds."""
+
+    mean: float
+    sd: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Spread:
+        """Of the values that there are.
+
+        >>> str(Spread.of([0.9, 0.8, 0.85]))
+        '0.850 ± 0.050'
+        """
+        held = [value for value in values if value is not None]
+        sd = statistics.stdev(held) if len(held) > 1 else None
+        return cls(statistics.fmean(held) if held else math.nan, sd, len(held))
+
+    def __str__(self) -> str:
+        if not self.count:
+            return "–"
+        return f"{self.mean:.3f}" + (f" ± {self.sd:.3f}" if self.sd is not None else "")
+
+
+@dataclass
+class SweepFacts:
+    """A sweep as a report sees it."""
+
+    path: Path
+    name: str
+    command: list[str] = field(default_factory=list)
+    swept: dict[str, list[str]] = field(default_factory=dict)
+    planned: int | None = None
+    created: str = ""
+    version: str = ""
+    jobs: list[Job] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def done(self) -> list[Job]:
+        """Jobs with a result."""
+        return [job for job in self.jobs if not job.failed]
+
+    @property
+    def failures(self) -> list[Job]:
+        """Jobs without one."""
+        return [job for job in self.jobs if job.failed]
+
+    @property
+    def tasks(self) -> list[str]:
+        """In the order of their first job."""
+        return list(dict.fromkeys(job.task for job in self.done))
+
+    def settings(self, task: str) -> list[Setting]:
+        """A task's jobs by setting, one for each seed, in the order of the first."""
+        held: dict[tuple[str, ...], dict[str, Job]] = {}
+        for job in self.done:
+            if job.task == task:
+                held.setdefault(job.setting, {}).setdefault(job.seed, job)
+        return [Setting(tuple(jobs.values())) for jobs in held.values()]
+
+    def levels(self, task: str) -> list[str]:
+        """The levels for which a setting of this task has an ε."""
+        settings = [s for s in self.settings(task) if s.is_private]
+        return [lv for lv in ("sample", "user") if any(s.epsilon(lv) is not None for s in settings)]
+
+
+def spent_together(jobs: Iterable[Job], level: str) -> dict[str, float] | None:
+    """What publishing all of these runs on the same data costs one unit, by basic composition."""
+    held = [job for job in jobs if job.is_private and {level} <= job.epsilon.keys() & job.delta]
+    if len(held) < 2:
+        return None
+    return {
+        "epsilon": math.fsum(job.epsilon[level] for job in held),
+        "delta": math.fsum(job.delta[level] for job in held),
+        "runs": len(held),
+    }
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether a folder looks like a sweep's."""
+    return any((path / name).is_file() for name in (SWEEP_FILE, RESULTS_FILE))
+
+
+def read_sweep(path: Path) -> SweepFacts:
+    """Read a sweep's directory; what is missing or broken is in `problems`."""
+    facts = SweepFacts(path=path, name=path.resolve().name)
+    held = read_yaml(path / SWEEP_FILE, facts.problems)
+    command, swept, planned = held.get("command"), held.get("swept"), held.get("jobs")
+    if isinstance(command, list):
+        facts.command = [str(shown_setting(str(word))) for word in command]
+    if isinstance(swept, dict):
+        facts.swept = {
+            str(key): [
+                plain(shown_setting(v)) for v in (values if isinstance(values, list) else [])
+            ]
+            for key, values in swept.items()
+        }
+    facts.planned = planned if isinstance(planned, int) else None
+    facts.created, facts.version = str(held.get("created", "")), str(held.get("version", ""))
+    latest: dict[int, Job] = {}  # a job that was done again counts once
+    for row in read_json_lines(path / RESULTS_FILE, facts.problems):
+        job = _job(row, path)
+        if job is None:
+            facts.problems.append(f"{RESULTS_FILE}: a line names no job")
+        else:
+            latest[job.number] = job
+    facts.jobs = [latest[index] for index in sorted(latest)]
+    return facts
+
+
+def _job(row: dict[str, Any], path: Path) -> Job | None:
+    index, folder = row.get("job"), str(row.get("run_dir", ""))
+    if isinstance(index, bool) or not isinstance(index, int):
+        return None
+    inside = bool(_FOLDER.fullmatch(folder)) and (path / folder).is_dir()
+    overrides = row.get("overrides")
+    held = overrides.items() if isinstance(overrides, dict) else ()
+    return Job(
+        number=index,
+        folder=folder if inside else "",
+        overrides={str(key): plain(shown_setting(value)) for key, value in held},
+        status=str(row.get("status", "unknown")),
+        message=without_paths(str(row.get("message") or "")),
+        task=str(row.get("task", "?")),
+        style=str(row.get("style", "?")),
+        topology=str(row.get("topology") or "federated"),
+        seed=str(row.get("seed", "?")),
+        rounds=number(row.get("rounds")),
+        seconds=number(row.get("seconds")),
+        metric=str(row.get("metric", "?")),
+        val=numbers(row.get("val")),
+        test=numbers(row.get("test")),
+        epsilon={k: e for k, e in numbers(row.get("epsilon")).items() if e >= 0},
+        delta={k: d for k, d in numbers(row.get("delta")).items() if 0 <= d < 1},
+        is_private=row.get("noise_is_private") is True and row.get("style") != "none",
+    )
+
+
+def better(metric: str) -> float:
+    """1 where a larger value is better, −1 where a smaller one is."""
+    return -1.0 if metric == "loss" else 1.0
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best setting among those that spend at most ε."""
+
+    epsilon: float
+    setting: Setting
+    by: str
+
+
+def best_by_epsilon(settings: Sequence[Setting], level: str) -> list[Best]:
+    """For each ε that a setting has, the best setting up to it, by mean validation metric.
+
+    Only where a setting has no validation metric (normal images have none) is it the test metric.
+    """
+    known = [(e, s) for s in settings if s.is_private and (e := s.epsilon(level)) is not None]
+    by_val = all(s.val is not None for _, s in known)
+    found: list[Best] = []
+    held: tuple[float, Setting] | None = None
+    for epsilon, setting in sorted(known, key=lambda pair: (pair[0], pair[1].label)):
+        judged = setting.val if by_val and setting.val is not None else setting.test
+        score = better(setting.first.metric) * judged.mean
+        if held is None or score > held[0]:
+            held = (score, setting)
+        best = Best(epsilon, held[1], "validation" if by_val else "test")
+        if found and found[-1].epsilon == epsilon:
+            found[-1] = best
+        else:
+            found.append(best)
+    return found
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step from one setting to another costs in the test metric; negative is a gain."""
+
+    what: str
+    before: Setting
+    after: Setting
+
+    @property
+    def value(self) -> float:
+        """In units of the metric, positive where the step makes it worse."""
+        return better(self.before.first.metric) * (self.before.test.mean - self.after.test.mean)
+
+
+def costs(settings: Sequence[Setting]) -> list[Cost]:
+    """What federating and what privacy cost, where the baselines for it are among the settings."""
+    open_ones = [s for s in settings if s.first.style == "none"]
+    base = {s.first.topology: s for s in reversed(open_ones)}
+    pooled, federated, alone = (base.get(t) for t in ("centralized", "federated", "local_only"))
+    found = []
+    if pooled and federated:
+        found.append(Cost("federation instead of one pool of data", pooled, federated))
+    if alone and federated:
+        found.append(Cost("federation instead of every site alone", alone, federated))
+    for setting in settings:
+        if setting.first.style == "none" or not setting.is_private:
+            continue
+        reference = base.get(setting.first.topology)
+        if reference:
+            spent = [
+                f"ε = {rounded_up(e)} for one {unit}"
+                for level, unit in (("sample", "record"), ("user", "client"))
+                if (e := setting.epsilon(level)) is not None
+            ]
+            where = setting.first.topology.replace("_", " ")
+            shown = "" if where == "federated" else f", {where}"
+            found.append(Cost(f"privacy at {' and '.join(spent)}{shown}", reference, setting))
+    return found

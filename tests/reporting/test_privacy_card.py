@@ -1,0 +1,161 @@
+"""What a run leaves besides its model: a privacy card, its versions, and its test evaluation."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dp_fedmed import __version__
+from dp_fedmed.config import compose
+from dp_fedmed.federation.engines import run_federation
+from dp_fedmed.federation.run_directory import RunDirectory
+from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.reporting import environment
+from dp_fedmed.reporting.display import LogDisplay
+from dp_fedmed.reporting.privacy_card import card_of
+from dp_fedmed.reporting.run_facts import read_run
+from dp_fedmed.reporting.segmentation_sheet import difference, segmentation_sheet
+from dp_fedmed.tasks.base import confusion_matrix
+from tests.reporting.conftest import SETTINGS, WORDS, make_run
+
+Runs = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("kind", ["none", "sample", "hybrid", "public"])
+def test_the_run_and_the_report_write_the_same_card(made_run: Runs, kind: str) -> None:
+    path = made_run(kind)
+    facts = read_run(path)
+    assert facts.problems == []
+    assert facts.ledger.verified
+    assert (path / "privacy_card.md").read_text() == card_of(facts)
+
+
+def test_a_card_holds_what_an_officer_needs_from_facts_alone(made_run: Runs) -> None:
+    path = made_run("hybrid")
+    card = (path / "privacy_card.md").read_text()
+    for part in (
+        "| task | breast_cancer (classification), judged by balanced accuracy |",
+        "| rounds | 3 of 3; completed |",
+        "| The server | ε = 3.00 at δ = 1e-5: from 50:50 odds, right at most 95.3 % of the time |",
+        "no promise: the server sees it before noise is added",
+        "| ε | 8.00 |",
+        "one record of one site; a patient with several records is not a record",
+        "DP-SGD: each record's gradient is clipped to norm",
+        "- repeated runs on the same data",
+        "simulated: the clients' keys derive from the run's key",
+        f"dp_fedmed {__version__}, python 3.",
+    ):
+        assert part in card
+    last = json.loads((path / "private" / "ledger.jsonl").read_text().splitlines()[-1])
+    assert f"record {last['n']}, HMAC-SHA-256 `{last['mac']}`" in card
+    assert str(path.parent) not in card
+
+
+def test_without_privacy_the_card_says_so(made_run: Runs) -> None:
+    card = (made_run("none") / "privacy_card.md").read_text()
+    assert "**There is no guarantee.** No differential privacy." in card
+    assert "50:50" not in card
+
+
+class Stopper(LogDisplay):
+    """Presses Ctrl-C after the first round."""
+
+    def round(self, record: RoundRecord) -> None:
+        if record.server_round == 1:
+            raise KeyboardInterrupt
+
+
+def test_a_resumed_run_has_one_card_and_one_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    words = [*SETTINGS, *WORDS["sample"], f"run_dir={path}"]
+    run_federation(compose(words), Stopper())
+    card = (path / "privacy_card.md").read_text()
+    assert "| rounds | 1 of 3; interrupted after round 1 |" in card
+    first = (path / "environment.json").read_bytes()
+    other = tmp_path / "other"
+    shutil.copytree(path, other, symlinks=True)
+
+    resumed = run_federation(compose([f"run_dir={path}", "resume=last"]))
+    assert resumed.stopped == "completed"
+    assert "| rounds | 3 of 3; completed |" in (path / "privacy_card.md").read_text()
+    assert (path / "environment.json").read_bytes() == first, "same versions, one stretch"
+
+    newer = environment.versions() | {"torch": "99.0"}
+    monkeypatch.setattr(environment, "versions", lambda: newer)
+    run_federation(compose([f"run_dir={other}", "resume=last"]))
+    stretches = json.loads((other / "environment.json").read_text())["stretches"]
+    assert [entry["after_round"] for entry in stretches] == [0, 1]
+    assert stretches[1]["versions"]["torch"] == "99.0"
+    assert stretches[0]["versions"]["torch"] != "99.0"
+    assert "after round 1 | " in (other / "privacy_card.md").read_text()
+
+
+def test_what_was_said_of_an_earlier_model_goes_when_a_run_goes_on(a_run: Runs) -> None:
+    """A card that outlives the rounds after it would report too small an ε."""
+    path = a_run("sample")
+    RunDirectory(path).forget_after(2)
+    assert not (path / "privacy_card.md").exists()
+    assert not (path / "evaluation.json").exists()
+
+
+def test_the_confusion_matrix_is_the_final_models(made_run: Runs, tmp_path: Path) -> None:
+    path = made_run("none")
+    held = json.loads((path / "evaluation.json").read_text())
+    matrix = np.array(held["confusion"])
+    test = read_run(path, ledger=False).test
+    assert matrix.shape == (2, 2)
+    assert np.trace(matrix) / matrix.sum() == pytest.approx(test["accuracy"], rel=1e-12)
+    recalls = np.diag(matrix) / matrix.sum(axis=1)
+    assert recalls.mean() == pytest.approx(test["balanced_accuracy"], rel=1e-12)
+    make_run(tmp_path / "again", WORDS["none"])
+    assert (tmp_path / "again" / "evaluation.json").read_bytes() == (
+        path / "evaluation.json"
+    ).read_bytes()
+
+
+def test_segmented_test_images_are_drawn_and_named_outside_the_guarantee(made_run: Runs) -> None:
+    path = made_run("cells")
+    held = json.loads((path / "evaluation.json").read_text())
+    assert held["counted"] == "pixels"
+    assert np.array(held["confusion"]).sum() % 16**2 == 0
+    with Image.open(path / "pictures.png") as sheet:
+        assert sheet.height > 500
+    from dp_fedmed.federation.privacy_report import _outside
+
+    listed = " ".join(_outside(compose(["task=cells", "privacy=sample"])))
+    assert "pictures.png" in listed
+    assert "partition.json" in listed
+
+
+def test_a_difference_shows_what_was_missed_and_what_was_added() -> None:
+    truth, predicted = np.array([[0, 1, 1, 2, 0]]), np.array([[0, 1, 0, 1, 1]])
+    shown = [tuple(pixel) for pixel in difference(truth, predicted)[0]]
+    nothing, agreed, missed, mistaken, added = shown
+    assert nothing == (0, 0, 0)
+    assert missed == mistaken
+    assert len({agreed, missed, added}) == 3
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["uint8", "float32"])
+def test_any_image_can_be_on_a_sheet(tmp_path: Path, channels: int, kind: str) -> None:
+    images = np.arange(2 * channels * 64).reshape(2, channels, 8, 8).astype(kind)
+    masks = np.zeros((2, 8, 8), np.int64)
+    masks[:, :3, :3] = [[[1]], [[2]]]
+    segmentation_sheet(images, masks, masks, ["a", "b"], tmp_path / "sheet.png")
+    assert (tmp_path / "sheet.png").stat().st_size > 1000
+
+
+def test_a_confusion_matrix_counts_pixels_too() -> None:
+    truth = np.array([[[0, 1], [2, 2]]], np.uint8)
+    predicted = np.array([[[0, 2], [2, 1]]], np.int64)
+    found = confusion_matrix(truth, predicted, num_classes=3)
+    assert found.tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 1]]
