@@ -21,8 +21,7 @@ Floats = NDArray[np.float32]
 class PublicMap:
     """x ↦ u/‖u‖ with u = (x − offset)·matrix; a patch that is not finite becomes 0.
 
-    With `is_unit=False` it is u itself, of any norm: a memory bank, which bounds nothing, tells
-    defects apart by their contrast too.
+    With `is_unit=False` it is u itself, of any norm: for a memory bank, which bounds nothing.
 
     >>> import numpy as np
     >>> two = PublicMap(np.zeros(2, np.float32), np.eye(2, dtype=np.float32))
