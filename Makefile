@@ -24,8 +24,8 @@ $(READY): pyproject.toml
 run: $(READY) ## train the default experiment on embedded data (breast cancer, 5 hospitals)
 	$(BIN)/dp-fedmed run
 
-test: $(READY) lint ## lint, types and the whole test suite
-	$(BIN)/python -m pytest
+test: $(READY) lint ## lint, types, and the whole test suite on all cores, with its coverage
+	$(BIN)/python -m pytest -n logical --dist loadfile --cov --cov-report=term
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
