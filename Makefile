@@ -45,5 +45,5 @@ flwr-run: $(READY) ## the same apps through Flower's own command, on a local Sup
 	  --run-config "task='digits' privacy='none' overrides='federation.num_rounds=3' run-dir='$(RUNS)/flwr_$(shell date +%Y-%m-%d_%H-%M-%S)'"
 
 clean: ## remove the environment and everything that was built
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov *.egg-info
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* htmlcov *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
