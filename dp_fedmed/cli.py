@@ -22,6 +22,8 @@ Commands:
   ledger   what a run has spent, checked            dp-fedmed ledger verify checkpoints/my_run
   audit    attack the claimed ε of a setting        dp-fedmed audit privacy=user
   report   one page about a run or a sweep          dp-fedmed report checkpoints/my_run
+  attack   does the model tell who was in the data? dp-fedmed attack checkpoints/my_run
+  reconstruct   what a curious server would see     dp-fedmed reconstruct task=digits
   data     who would hold which records             dp-fedmed data data.partition.name=dirichlet
 
 dp-fedmed run --help      groups, keys and examples
@@ -33,7 +35,10 @@ metrics.png, partition.png, run.log, round_NNNN/ to go on from, and private/. It
 at the end, and is yours to choose with run_dir=/absolute/path.
 """
 
-COMMANDS = ("run", "plan", "resume", "report", "ledger", "audit", "data")
+COMMANDS = (
+    *("run", "plan", "resume", "report", "ledger"),
+    *("audit", "attack", "reconstruct", "data"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

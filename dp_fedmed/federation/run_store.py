@@ -94,8 +94,7 @@ class RunStore:
 
     def data_digest(self, data: DataSet) -> str:
         """Keyed digest of the data, to notice that they have changed."""
-        parts = (data.train, data.val, data.test)
-        return self.mac_key.digest(array for part in parts for array in (part.x, part.y)).hex()
+        return data_digest(self.mac_key, data)
 
     def begin(self, plan: PrivacyPlan | None, data: str) -> None:
         """Write down what is about to happen, when nothing can be refused any more.
@@ -233,6 +232,12 @@ class RunStore:
             return None
         path, data_id = Path(self.config.data_ledger), str(self.config.data.id)
         return DataLedger(path, data_id=data_id, run=self.run)
+
+
+def data_digest(key: MacKey, data: DataSet) -> str:
+    """Keyed digest of all three parts of a data set."""
+    parts = (data.train, data.val, data.test)
+    return key.digest(array for part in parts for array in (part.x, part.y)).hex()
 
 
 def destroy_key(file: Path) -> None:

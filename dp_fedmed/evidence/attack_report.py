@@ -1,0 +1,159 @@
+"""`attack.json`: what an attack reached, what the guarantee allows, and both in plain words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dp_fedmed.evidence.claim import Claim
+from dp_fedmed.evidence.finished_run import UNCHECKED, FinishedRun
+from dp_fedmed.evidence.membership import FPRS, Attack, Figures
+from dp_fedmed.evidence.roc import Roc
+
+SCHEMA = 1
+ATTACK_FILE, ATTACK_PICTURE = "attack.json", "attack.png"
+MOST_POINTS = 200
+
+OUTSIDE = (
+    "This attack reads the private training records, so it is for the operator. Its figures are "
+    "computed from members without noise: they are outside the guarantee, and publishing them "
+    "is a release of its own, if a small one."
+)
+
+
+def attack_json(run: FinishedRun, attack: Attack) -> dict[str, Any]:
+    """Everything that `attack.json` holds: figures only, no record and no path."""
+    main = attack.per_class
+    report = {
+        "schema": SCHEMA,
+        "attack": f"{attack.name}, calibrated per class",
+        "unit": "record",
+        "style": str(run.config.privacy.style),
+        **_figures(main.roc, main),
+        "members": len(main.roc.members),
+        "non_members": len(main.roc.others),
+        "too_few_non_members_for": _too_few(main.roc),
+        "one_threshold_for_all_classes": _figures(attack.one_threshold.roc, attack.one_threshold),
+        "bound": _bound(attack.claim),
+        "exceeds_bound": bool(attack.beyond),
+        "exceeds_bound_at": attack.beyond,
+        "clients": None,
+        "roc": _thinned(main.roc),
+        "data_checked": run.data_checked,
+        "notes": list(attack.notes),
+        "outside_the_guarantee": OUTSIDE,
+        "statement": statement(run, attack),
+    }
+    if attack.clients is not None:
+        report["clients"] = {
+            "attack": "mean score of a client's records, against equal groups of held-out ones",
+            **_figures(attack.clients),
+            "members": len(attack.clients.members),
+            "non_members": len(attack.clients.others),
+            "too_few_non_members_for": _too_few(attack.clients),
+            "bound": _bound(attack.client_claim),
+        }
+    return report
+
+
+def statement(run: FinishedRun, attack: Attack) -> str:
+    """The result in plain words."""
+    roc = attack.per_class.roc
+    low, high = roc.auc_interval()
+    said = [
+        f"Given one of {len(roc.members)} training records and one of {len(roc.others)} records "
+        f"that the model never saw, the attack picks the right one in {roc.auc:.1%} of cases "
+        f"(95 % interval {low:.1%} to {high:.1%}; guessing is 50 %): "
+        + ("it tells them apart." if low > 0.5 else "no better than guessing.")
+    ]
+    said.append(
+        f"With one false alarm in a hundred it finds {roc.tpr_at(0.01):.1%} of the training "
+        f"records (95 % interval {_span(roc.tpr_interval_at(0.01))})."
+    )
+    if _too_few(roc):
+        named = " and ".join(f"{float(fpr):.1%}" for fpr in _too_few(roc))
+        said.append(
+            f"{len(roc.others)} held-out records are too few to speak of {named} false alarms: "
+            "the figure there is for no false alarm at all."
+        )
+    said += _on_the_claim(attack)
+    if attack.clients is not None:
+        low, high = attack.clients.auc_interval()
+        said.append(
+            f"Whole clients: {attack.clients.auc:.1%} (95 % interval {low:.1%} to {high:.1%}), "
+            f"from only {len(attack.clients.members)} clients and {len(attack.clients.others)} "
+            "groups of held-out records."
+        )
+    if run.data_checked == UNCHECKED:
+        said.append(
+            "Whether the data are those of the run could not be checked, since its ledger is not "
+            "here."
+        )
+    said.append("Other attacks may reach more; only the guarantee speaks of all of them.")
+    return " ".join(said)
+
+
+def _on_the_claim(attack: Attack) -> list[str]:
+    claim = attack.claim
+    if claim is None:
+        return ["The run promises nothing, so nothing bounds what an attack may reach."]
+    allowed = (
+        f"ε = {claim.epsilon:.3g} and δ = {claim.delta:.2g} for one record ({claim.source}) allow "
+        f"at most {float(claim.tpr(0.01)):.1%} there, and an advantage of {claim.advantage:.1%}; "
+        f"measured is {attack.per_class.advantage:.1%}."
+    )
+    if not attack.beyond:
+        return [allowed, "The measured curve is within the bound."]
+    worst = max(attack.beyond, key=lambda row: row["tpr_at_least"] - row["allowed"])
+    return [
+        allowed,
+        f"THE ATTACK EXCEEDS THE BOUND: it finds at least {worst['tpr_at_least']:.1%} of the "
+        f"training records with at most {worst['fpr_at_most']:.1%} false alarms, where "
+        f"{worst['allowed']:.1%} is the most (95 % confidence, corrected for all points tested). "
+        "Either the guarantee does not hold, or the held-out records are of another population "
+        "than the training records. Test the mechanism with dp-fedmed audit before the model is "
+        "given to anybody.",
+    ]
+
+
+def _figures(roc: Roc, figures: Figures | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "auc": roc.auc,
+        "auc_interval": list(roc.auc_interval()),
+        "tpr_at_fpr": {str(fpr): roc.tpr_at(fpr) for fpr in FPRS},
+        "tpr_interval_at_fpr": {str(fpr): list(roc.tpr_interval_at(fpr)) for fpr in FPRS},
+    }
+    if figures is not None:
+        found["advantage"] = figures.advantage
+        found["advantage_interval"] = list(figures.advantage_interval)
+    return found
+
+
+def _too_few(roc: Roc) -> list[str]:
+    """The FPRs that so few others cannot show: less than one of them."""
+    return [str(fpr) for fpr in FPRS if fpr * len(roc.others) < 1.0]
+
+
+def _bound(claim: Claim | None) -> dict[str, Any]:
+    if claim is None:
+        return {"epsilon": None, "delta": None, "tpr_at_fpr": None, "advantage": None, "from": None}
+    return {
+        "epsilon": claim.epsilon,
+        "delta": claim.delta,
+        "tpr_at_fpr": {str(fpr): float(claim.tpr(fpr)) for fpr in FPRS},
+        "advantage": claim.advantage,
+        "from": claim.source,
+    }
+
+
+def _thinned(roc: Roc) -> dict[str, list[float]]:
+    """The curve in few points, evenly on a logarithmic axis."""
+    fpr, tpr = roc.points
+    wanted = np.geomspace(1.0 / (2 * len(roc.others)), 1.0, MOST_POINTS)
+    at = np.unique(np.searchsorted(fpr, wanted, side="right") - 1)
+    return {"fpr": fpr[at].round(6).tolist(), "tpr": tpr[at].round(6).tolist()}
+
+
+def _span(interval: tuple[float, float]) -> str:
+    return f"{interval[0]:.1%} to {interval[1]:.1%}"

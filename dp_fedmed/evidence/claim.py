@@ -1,0 +1,78 @@
+"""What a run's report promises one record, and one client, against whoever has the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dp_fedmed.evidence.roc import largest_advantage, largest_tpr
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """An (ε, δ) that bounds an attack, and where it comes from."""
+
+    epsilon: float
+    delta: float
+    source: str
+
+    def tpr(self, fpr: Any) -> Any:
+        """The most that an attack may reach at this FPR."""
+        return largest_tpr(fpr, epsilon=self.epsilon, delta=self.delta)
+
+    @property
+    def advantage(self) -> float:
+        """The most that TPR − FPR may be."""
+        return largest_advantage(epsilon=self.epsilon, delta=self.delta)
+
+
+def record_claim(report: Mapping[str, Any]) -> Claim | None:
+    """The smallest ε for one record that follows from the report; None where nothing does."""
+    claims = []
+    for guarantee in report["guarantees"]:
+        epsilon, delta = float(guarantee["epsilon"]), float(guarantee["delta"])
+        if guarantee["unit"] == "record":
+            claims.append(Claim(epsilon=epsilon, delta=delta, source="the guarantee for a record"))
+        else:
+            claims.append(_record_within_client(guarantee))
+    found = [claim for claim in claims if math.isfinite(claim.epsilon)]
+    return min(found, key=lambda claim: claim.epsilon, default=None)
+
+
+def client_claim(report: Mapping[str, Any]) -> Claim | None:
+    """The guarantee for a whole client, if there is one."""
+    for guarantee in report["guarantees"]:
+        if guarantee["unit"] == "client":
+            return Claim(
+                epsilon=float(guarantee["epsilon"]),
+                delta=float(guarantee["delta"]),
+                source="the guarantee for a client",
+            )
+    return None
+
+
+def _record_within_client(guarantee: Mapping[str, Any]) -> Claim:
+    """What a client-level guarantee is worth for one record of a client.
+
+    A client with one record less is another client in its place. Where neighbours differ by a
+    client that is there or not, that is two steps: the old one goes, the new one comes.
+    """
+    from dp_fedmed.privacy import History, PrivacyEvent, group_epsilon
+
+    epsilon, delta = float(guarantee["epsilon"]), float(guarantee["delta"])
+    if guarantee.get("adjacency") == "replace_one":
+        return Claim(epsilon=epsilon, delta=delta, source="the guarantee for a client")
+    history = History(
+        PrivacyEvent.poisson(
+            unit="client", noise_multiplier=sigma, sample_rate=q, count=int(steps)
+        )
+        for sigma, q, steps in guarantee["history"]
+    )
+    twice = group_epsilon(history, size=2, delta=delta) if history else 0.0
+    return Claim(
+        epsilon=twice,
+        delta=delta,
+        source="the guarantee for a client, twice: one goes, and comes back without the record",
+    )

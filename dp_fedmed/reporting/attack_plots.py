@@ -1,0 +1,83 @@
+"""The picture of a membership attack: its ROC on logarithmic axes, under what (ε, δ) allows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dp_fedmed.reporting.plots import BLUE, GREY, ORANGE
+
+if TYPE_CHECKING:
+    from dp_fedmed.evidence.membership import Attack
+
+
+def plot_attack(attack: Attack, title: str, path: Path) -> None:
+    """Draw the attack's curve with its interval, guessing, and the bound.
+
+    Args:
+        attack: the result.
+        title: a line above the picture.
+        path: where the PNG goes.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 5.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    roc = attack.per_class.roc
+    lowest = min(1e-3, 0.5 / len(roc.others))
+    grid = np.geomspace(lowest, 1.0, 400)
+    axes.plot(grid, grid, color=GREY, ls=":", lw=1.2, label="guessing")
+    if attack.claim is not None:
+        claim = attack.claim
+        allowed = claim.tpr(grid)
+        axes.plot(grid, allowed, color=ORANGE, lw=1.8, label=_bound_label(claim))
+        axes.fill_between(grid, allowed, 1.0, color=ORANGE, alpha=0.08, lw=0)
+    _draw_curve(axes, attack)
+    axes.axvspan(lowest, 1.0 / len(roc.others), color=GREY, alpha=0.12, lw=0)
+    axes.annotate(
+        "no false\nalarm",
+        (np.sqrt(lowest / len(roc.others)), 0.02),
+        xycoords=("data", "axes fraction"),
+        ha="center",
+        va="bottom",
+        fontsize=7,
+        color=GREY,
+    )
+    axes.set(xscale="log", yscale="log", xlim=(lowest, 1.0), ylim=(lowest, 1.05))
+    axes.set_xlabel("false positive rate: others taken for members")
+    axes.set_ylabel("true positive rate: members found")
+    axes.grid(alpha=0.3, which="major")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.set_title(title, fontsize=10)
+    figure.savefig(path, dpi=140)
+
+
+def _draw_curve(axes: Any, attack: Attack) -> None:
+    """The attack that knows classes, with its interval, and the one that does not."""
+    from dp_fedmed.evidence.roc import clopper_pearson
+
+    plain = attack.one_threshold.roc
+    axes.step(
+        *plain.points, where="post", color=BLUE, lw=1.0, ls="--", alpha=0.6,
+        label=f"attack, one threshold (AUC {plain.auc:.3f})",
+    )  # fmt: skip
+    roc = attack.per_class.roc
+    fpr, tpr = roc.points
+    count = len(roc.members)
+    hits = np.rint(tpr * count).astype(int)
+    spans = {hit: clopper_pearson(int(hit), count) for hit in np.unique(hits)}
+    low, high = np.array([spans[hit] for hit in hits]).T
+    axes.fill_between(fpr, low, high, step="post", color=BLUE, alpha=0.18, lw=0)
+    axes.step(
+        fpr, tpr, where="post", color=BLUE, lw=1.8,
+        label=f"attack, calibrated per class (AUC {roc.auc:.3f})",
+    )  # fmt: skip
+
+
+def _bound_label(claim: Any) -> str:
+    return f"most that ε = {claim.epsilon:.3g}, δ = {claim.delta:.1g} allow"
