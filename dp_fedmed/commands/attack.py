@@ -104,7 +104,7 @@ def _show(report: dict[str, Any], console: Console) -> None:
         allowed = None if bound["tpr_at_fpr"] is None else bound["tpr_at_fpr"][fpr]
         name = f"TPR at {float(fpr):.1%} FPR"
         if fpr in report["too_few_non_members_for"]:
-            name += f" (too few: {report['non_members']})"
+            name += " (too few)"
         rows.append((name, tpr, report["tpr_interval_at_fpr"][fpr], allowed))
     rows.append(
         ("advantage", report["advantage"], report["advantage_interval"], bound["advantage"])

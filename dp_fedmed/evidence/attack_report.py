@@ -65,17 +65,18 @@ def statement(run: FinishedRun, attack: Attack) -> str:
         f"Given one of {len(roc.members)} training records and one of {len(roc.others)} records "
         f"that the model never saw, the attack picks the right one in {roc.auc:.1%} of cases "
         f"(95 % interval {low:.1%} to {high:.1%}; guessing is 50 %): "
-        + ("it tells them apart." if low > 0.5 else "no better than guessing.")
+        + ("better than guessing." if low > 0.5 else "no better than guessing.")
     ]
+    alarms = "no false alarm" if "0.01" in _too_few(roc) else "one false alarm in a hundred"
     said.append(
-        f"With one false alarm in a hundred it finds {roc.tpr_at(0.01):.1%} of the training "
+        f"With {alarms} it finds {roc.tpr_at(0.01):.1%} of the training "
         f"records (95 % interval {_span(roc.tpr_interval_at(0.01))})."
     )
     if _too_few(roc):
         named = " and ".join(f"{float(fpr):.1%}" for fpr in _too_few(roc))
         said.append(
             f"{len(roc.others)} held-out records are too few to speak of {named} false alarms: "
-            "the figure there is for no false alarm at all."
+            "figures there are for no false alarm at all."
         )
     said += _on_the_claim(attack)
     if attack.clients is not None:
@@ -100,7 +101,7 @@ def _on_the_claim(attack: Attack) -> list[str]:
         return ["The run promises nothing, so nothing bounds what an attack may reach."]
     allowed = (
         f"ε = {claim.epsilon:.3g} and δ = {claim.delta:.2g} for one record ({claim.source}) allow "
-        f"at most {float(claim.tpr(0.01)):.1%} there, and an advantage of {claim.advantage:.1%}; "
+        f"at most {float(claim.tpr(0.01)):.1%} at one in a hundred, and an advantage of {claim.advantage:.1%}; "
         f"measured is {attack.per_class.advantage:.1%}."
     )
     if not attack.beyond:

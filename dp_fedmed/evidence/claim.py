@@ -65,9 +65,7 @@ def _record_within_client(guarantee: Mapping[str, Any]) -> Claim:
     if guarantee.get("adjacency") == "replace_one":
         return Claim(epsilon=epsilon, delta=delta, source="the guarantee for a client")
     history = History(
-        PrivacyEvent.poisson(
-            unit="client", noise_multiplier=sigma, sample_rate=q, count=int(steps)
-        )
+        PrivacyEvent.poisson(unit="client", noise_multiplier=sigma, sample_rate=q, count=int(steps))
         for sigma, q, steps in guarantee["history"]
     )
     twice = group_epsilon(history, size=2, delta=delta) if history else 0.0

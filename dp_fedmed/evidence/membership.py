@@ -217,7 +217,9 @@ def _held_out(
         if run.config.task.kind is TaskKind.anomaly:
             fresh &= records.image_labels == 0
         if not fresh.all() and run.config.task.kind is not TaskKind.anomaly:
-            notes.append(f"{int((~fresh).sum())} held-out records equal a training record; left out.")
+            notes.append(
+                f"{int((~fresh).sum())} held-out records equal a training record; left out."
+            )
         scored.append(_scored(run, scorer, records.subset(np.flatnonzero(fresh)), advance))
     val, test = scored
     if min(len(val), len(test)) < FEWEST_RECORDS:

@@ -1,0 +1,120 @@
+"""What an anomaly site's answer holds of its images: rows of a memory bank, or one noised vector.
+
+A row of a bank is a patch of a training image as it is. Which image, and where, is found by
+comparing rows with the patches of the site's images: a distance of zero is that very patch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dp_fedmed.config import Config
+from dp_fedmed.data import Records, load_data
+from dp_fedmed.evidence.curious_server import Observed, observe
+from dp_fedmed.learning.detector import BANK, Detector, map_of
+from dp_fedmed.tasks.patchcore.bank import MemoryBank
+
+#: Relative to a patch's norm: the same patch, computed twice.
+SAME_PATCH = 1e-4
+EMPTY = 0.88  # the grey of a patch that was not sent
+
+_TWO_RELEASES = "federation.num_rounds=2"
+STYLES: dict[str, tuple[str, ...]] = {
+    "none": ("privacy=none",),
+    "sample, ε = 8": ("privacy=sample", "privacy.sample.target_epsilon=8", _TWO_RELEASES),
+    "sample, ε = 1": ("privacy=sample", "privacy.sample.target_epsilon=1", _TWO_RELEASES),
+}
+#: The site adds the noise: a trusted server would be sent exact means.
+SITE_NOISE = ("anomaly.server_trusted=false",)
+
+
+@dataclass(frozen=True)
+class BankRow:
+    """What the server has of one style.
+
+    Attributes:
+        name: the style.
+        given_away: (images, patches) whether a patch is among the rows that were sent.
+        numbers: how many numbers were sent for all images together.
+        nearest: median distance of a training patch to the nearest row sent, where rows were.
+        held_out: the same of patches of images that the site does not have.
+    """
+
+    name: str
+    given_away: NDArray[np.bool_]
+    numbers: int
+    nearest: float | None
+    held_out: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Figures only."""
+        return {
+            "style": self.name,
+            "patches": int(self.given_away.size),
+            "patches_given_away": int(self.given_away.sum()),
+            "images_touched": int(self.given_away.any(axis=1).sum()),
+            "numbers_sent": self.numbers,
+            "median_distance_of_training_patches": self.nearest,
+            "median_distance_of_held_out_patches": self.held_out,
+        }
+
+
+def look_into_answer(config: Config, name: str) -> tuple[BankRow, Observed]:
+    """Real rounds, and which patches of the site's images its answer holds."""
+    seen = observe(config)
+    detector, public_map = Detector(config), map_of(seen.sent)
+    patches = _patches(detector, public_map, seen.records.x)
+    count, per_image, dimension = patches.shape
+    numbers = sum(int(array.size) for answer in seen.answers for array in answer.values())
+    if BANK not in seen.answers[0]:  # a vector for all images: nothing in it belongs to a patch
+        nobody = np.zeros((count, per_image), dtype=bool)
+        return BankRow(name, nobody, numbers, None, None), seen
+    bank = MemoryBank(seen.answers[0][BANK])
+    flat = patches.reshape(-1, dimension)
+    distance = bank.nearest(flat)[0][:, 0]
+    same = distance <= SAME_PATCH * np.linalg.norm(flat, axis=1).clip(min=1e-12)
+    held_out = load_data(config.data, seed=config.seed).val.x
+    others = _patches(detector, public_map, held_out).reshape(-1, dimension)
+    row = BankRow(
+        name,
+        same.reshape(count, per_image),
+        numbers,
+        float(np.median(distance)),
+        float(np.median(bank.nearest(others)[0])),
+    )
+    return row, seen
+
+
+def chosen_images(records: Records, given_away: NDArray[np.bool_], most: int) -> NDArray[np.int64]:
+    """Positions of a few images: those that gave most away, the categories in turn."""
+    groups = np.zeros(len(records), np.int64) if records.groups is None else records.groups
+    order = np.argsort(-given_away.sum(axis=1), kind="stable")
+    seen: dict[int, int] = {}
+    rank = np.empty(len(records), np.int64)
+    for position in order:
+        group = int(groups[position])
+        rank[position] = seen.get(group, 0)
+        seen[group] = seen.get(group, 0) + 1
+    return np.lexsort((groups, rank))[:most].astype(np.int64)
+
+
+def _patches(detector: Detector, public_map: Any, images: NDArray[np.uint8]) -> NDArray[Any]:
+    return np.concatenate([public_map(features) for features in detector.batches(images)])
+
+
+def mosaics(images: NDArray[np.float64], shown: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Images of which only some patches are left; the rest is grey.
+
+    Args:
+        images: (n, channels, size, size) in [0, 1].
+        shown: (n, patches), row by row of a square grid.
+    """
+    n, _, size, _ = images.shape
+    side = round(shown.shape[1] ** 0.5)
+    cells = np.minimum(np.arange(size) * side // size, side - 1)
+    mask = shown.reshape(n, side, side)[:, cells][:, :, cells]
+    return np.where(mask[:, None], images, EMPTY)

@@ -1,0 +1,85 @@
+"""Real rounds as a curious server sees it: the model it sent and what one site answered.
+
+The server, the messages and the site are the real apps. Only the other sites are spared their
+work: they answer with an error, as sites that are switched off would.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr.app import Error, Message
+from flwr.clientapp import ClientApp
+
+from dp_fedmed.client_app import ClientRuntime, build_client_app
+from dp_fedmed.config import Config
+from dp_fedmed.data import Records
+from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.local_grid import CLIENT_FAILED, FIRST_NODE_ID, LocalGrid
+from dp_fedmed.reporting.display import LogDisplay
+from dp_fedmed.server_app import serve
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What the server has after its rounds with one site, and the site's records to compare.
+
+    Attributes:
+        sent: the model that the site was sent first.
+        answers: the arrays of its answers, round by round.
+        records: its training records, which no server sees.
+    """
+
+    sent: model_arrays.State
+    answers: tuple[model_arrays.State, ...]
+    records: Records
+
+
+class _ListeningGrid(LocalGrid):
+    """Lets the first site train, and keeps what goes to it and comes from it."""
+
+    def __init__(self, app: ClientApp, *, num_clients: int) -> None:
+        super().__init__(app, num_clients=num_clients, workers=1)
+        self.heard: list[tuple[Message, Message]] = []
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        for message in messages:
+            trains = message.metadata.message_type == "train"
+            if trains and message.metadata.dst_node_id != FIRST_NODE_ID:
+                yield Message(Error(CLIENT_FAILED, "switched off"), reply_to=message)
+                continue
+            for reply in super().send_and_receive([message], timeout=timeout):
+                if trains:
+                    self.heard.append((message, reply))
+                yield reply
+
+
+def observe(config: Config) -> Observed:
+    """Run a configuration's rounds, and return what its first site gave away.
+
+    Raises:
+        RuntimeError: if the site could not train; its log says why.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        config = config.replace(run_dir=str(Path(folder) / "run"))
+        runtime = ClientRuntime(config)
+        count = config.federation.num_clients
+        grid = _ListeningGrid(build_client_app(runtime=runtime), num_clients=count)
+        runtime.preload(count)
+        serve(grid, config, LogDisplay())
+        records, _ = runtime.records({"partition-id": 0, "num-partitions": count})
+    if not grid.heard or any(reply.has_error() for _, reply in grid.heard):
+        reasons = [reply.error.reason for _, reply in grid.heard if reply.has_error()]
+        raise RuntimeError(f"the first site did not train: {(*reasons, 'it was not asked')[0]}")
+    sent = grid.heard[0][0].content.array_records["arrays"]
+    answers = (reply.content.array_records["arrays"] for _, reply in grid.heard)
+    return Observed(
+        model_arrays.from_record(sent),
+        tuple(model_arrays.from_record(answer) for answer in answers),
+        records,
+    )
