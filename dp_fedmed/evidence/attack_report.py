@@ -101,8 +101,8 @@ def _on_the_claim(attack: Attack) -> list[str]:
         return ["The run promises nothing, so nothing bounds what an attack may reach."]
     allowed = (
         f"ε = {claim.epsilon:.3g} and δ = {claim.delta:.2g} for one record ({claim.source}) allow "
-        f"at most {float(claim.tpr(0.01)):.1%} at one in a hundred, and an advantage of {claim.advantage:.1%}; "
-        f"measured is {attack.per_class.advantage:.1%}."
+        f"at most {float(claim.tpr(0.01)):.1%} at one in a hundred, and an advantage of "
+        f"{claim.advantage:.1%}; measured is {attack.per_class.advantage:.1%}."
     )
     if not attack.beyond:
         return [allowed, "The measured curve is within the bound."]

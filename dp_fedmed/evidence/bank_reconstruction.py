@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dp_fedmed.config import Config
 from dp_fedmed.data import Records, load_data
 from dp_fedmed.evidence.curious_server import Observed, observe
-from dp_fedmed.learning.detector import BANK, Detector, map_of
+from dp_fedmed.learning.detector import Detector, map_of
 from dp_fedmed.tasks.patchcore.bank import MemoryBank
 
 #: Relative to a patch's norm: the same patch, computed twice.
@@ -40,15 +40,15 @@ class BankRow:
         name: the style.
         given_away: (images, patches) whether a patch is among the rows that were sent.
         numbers: how many numbers were sent for all images together.
-        nearest: median distance of a training patch to the nearest row sent, where rows were.
+        nearest: median distance of a training patch to the nearest piece of what was sent.
         held_out: the same of patches of images that the site does not have.
     """
 
     name: str
     given_away: NDArray[np.bool_]
     numbers: int
-    nearest: float | None
-    held_out: float | None
+    nearest: float
+    held_out: float
 
     def to_json(self) -> dict[str, Any]:
         """Figures only."""
@@ -69,11 +69,8 @@ def look_into_answer(config: Config, name: str) -> tuple[BankRow, Observed]:
     detector, public_map = Detector(config), map_of(seen.sent)
     patches = _patches(detector, public_map, seen.records.x)
     count, per_image, dimension = patches.shape
-    numbers = sum(int(array.size) for answer in seen.answers for array in answer.values())
-    if BANK not in seen.answers[0]:  # a vector for all images: nothing in it belongs to a patch
-        nobody = np.zeros((count, per_image), dtype=bool)
-        return BankRow(name, nobody, numbers, None, None), seen
-    bank = MemoryBank(seen.answers[0][BANK])
+    sent = [np.asarray(array) for answer in seen.answers for array in answer.values()]
+    bank = MemoryBank(np.concatenate([_cut(array, dimension) for array in sent]))
     flat = patches.reshape(-1, dimension)
     distance = bank.nearest(flat)[0][:, 0]
     same = distance <= SAME_PATCH * np.linalg.norm(flat, axis=1).clip(min=1e-12)
@@ -82,11 +79,17 @@ def look_into_answer(config: Config, name: str) -> tuple[BankRow, Observed]:
     row = BankRow(
         name,
         same.reshape(count, per_image),
-        numbers,
+        sum(array.size for array in sent),
         float(np.median(distance)),
         float(np.median(bank.nearest(others)[0])),
     )
     return row, seen
+
+
+def _cut(array: NDArray[Any], dimension: int) -> NDArray[np.float32]:
+    """What was sent, cut into pieces as long as a patch, whatever it means."""
+    pieces = array.size // dimension
+    return array.reshape(-1)[: pieces * dimension].reshape(pieces, dimension).astype(np.float32)
 
 
 def chosen_images(records: Records, given_away: NDArray[np.bool_], most: int) -> NDArray[np.int64]:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from dp_fedmed.randomness import stream
 from dp_fedmed.tasks.base import Task
 
-STEPS = 600
 LEARNING_RATE = 0.1
 
 Update = Mapping[str, NDArray[Any]]
@@ -33,7 +32,7 @@ def invert_update(
     labels: NDArray[np.int64],
     smoothing: float,
     seed: int,
-    steps: int = STEPS,
+    steps: int,
     advance: Callable[[], None] = lambda: None,
 ) -> NDArray[np.float64]:
     """Images in [0, 1] of which the update says the most.

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from dp_fedmed.config import Config, ConfigError, OptimizerName, TaskKind, compose
 from dp_fedmed.data import load_data
 from dp_fedmed.evidence.curious_server import Observed, observe
-from dp_fedmed.evidence.gradient_inversion import STEPS, inferred_labels, invert_update
+from dp_fedmed.evidence.gradient_inversion import inferred_labels, invert_update
 from dp_fedmed.evidence.image_quality import Images, paired, psnr, ssim
 
 SMOOTHINGS = (0.0, 0.1)
+STEPS = 600
 SITE_RECORDS, MOST_RECORDS = 8, 16
 #: Data that anybody may look at: embedded in scikit-learn, or generated.
 PUBLIC_DATA = ("digits", "textures")
@@ -190,6 +191,7 @@ def rebuild(config: Config, name: str, advance: Advance) -> tuple[Row, Images, O
             labels=labels,
             smoothing=smoothing,
             seed=config.seed,
+            steps=STEPS,
             advance=lambda: advance(1),
         )
         for smoothing in SMOOTHINGS
