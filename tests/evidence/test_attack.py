@@ -36,7 +36,7 @@ def load_noisy(config: DataConfig, seed: int) -> DataSet:
         x = rng.normal(size=(n, 20)) + shift
         return Records(x.astype(np.float32), rng.integers(0, 3, n))
 
-    test = records(500, shift=3.0 if word == "shifted" else 0.0)
+    test = records(500, shift=8.0 if word == "shifted" else 0.0)
     return DataSet(records(200), records(500), test, num_classes=3, class_names=("a", "b", "c"))
 
 
