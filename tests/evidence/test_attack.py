@@ -100,7 +100,7 @@ def test_the_same_training_with_a_guarantee_gives_nothing_away(tmp_path: Path) -
     run_federation(memorising(folder, "privacy=sample", "privacy.sample.target_epsilon=3"))
     assert main(["attack", str(folder)]) == 0
     report = json.loads((folder / "attack.json").read_text())
-    assert report["auc"] < 0.6
+    assert report["auc"] < 0.62
     assert report["tpr_at_fpr"]["0.01"] < 0.06
     assert not report["exceeds_bound"]
     bound = report["bound"]

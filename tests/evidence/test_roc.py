@@ -114,15 +114,18 @@ def test_calibration_per_class_removes_what_the_class_explains() -> None:
 
 
 def test_what_is_usual_is_never_learnt_from_the_half_that_is_judged() -> None:
-    """With every record a class of its own nothing can be learnt, so nothing may be found."""
     rng = np.random.default_rng(4)
-    few = Scored(rng.normal(size=400), np.arange(400) // 2)
-    other = Scored(rng.normal(size=400), np.arange(400) // 2)
-    low, high = figures(few, other, per_class=True, seed=0).roc.auc_interval()
-    assert low < 0.5 < high
-    one, two = halves(few, seed=0, purpose="test")
-    assert len(one) == len(two) == 200
-    assert not set(one.scores) & set(two.scores)
+    classes = np.repeat(np.arange(4), 50)
+    members, others = Scored(rng.normal(size=200), classes), Scored(rng.normal(size=200), classes)
+    first, second = halves(Scored(np.arange(200.0), classes), seed=0, purpose="attack-others")
+    assert set(first.scores) | set(second.scores) == set(range(200))
+    before = figures(members, others, per_class=True, seed=0).folds
+    for number, half in enumerate((first, second)):
+        changed = others.scores.copy()
+        changed[half.scores.astype(int)] += 100.0
+        after = figures(members, Scored(changed, classes), per_class=True, seed=0).folds
+        np.testing.assert_array_equal(after[number].judged.members, before[number].judged.members)
+        assert after[number].judged.others.min() > before[number].judged.others.max()
 
 
 def test_members_and_others_have_the_same_mix_of_classes() -> None:
