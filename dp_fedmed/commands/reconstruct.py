@@ -91,7 +91,7 @@ def _from_gradients(overrides: Sequence[str], config: Config, console: Console) 
 
     torch.set_num_threads(1)  # the images are small: threads would only wait for each other
     demo.check_invertible(config)
-    found, originals = [], None
+    found = []
     with _progress(console) as bar:
         task = bar.add_task("", total=len(demo.STYLES) * demo.steps_of_a_row())
         for name, words in demo.STYLES.items():
@@ -99,7 +99,6 @@ def _from_gradients(overrides: Sequence[str], config: Config, console: Console) 
             styled = demo.sized_for_attack(demo.compose_for(overrides, words), overrides)
             row, originals, _ = demo.rebuild(styled, name, lambda n: bar.advance(task, n))
             found.append(row)
-    assert originals is not None
     found.append(demo.without_update(config, originals))
     shown = slice(0, MOST_SHOWN)
     rows = [("training images", "of one site", originals[shown])]

@@ -15,7 +15,7 @@ from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 
 from dp_fedmed.client_app import ClientRuntime, build_client_app
-from dp_fedmed.config import Config
+from dp_fedmed.config import Config, ConfigError
 from dp_fedmed.data import Records
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.local_grid import CLIENT_FAILED, FIRST_NODE_ID, LocalGrid
@@ -63,7 +63,7 @@ def observe(config: Config) -> Observed:
     """Run a configuration's rounds, and return what its first site gave away.
 
     Raises:
-        RuntimeError: if the site could not train; its log says why.
+        ConfigError: if the site could not train.
     """
     with tempfile.TemporaryDirectory() as folder:
         config = config.replace(run_dir=str(Path(folder) / "run"))
@@ -75,7 +75,9 @@ def observe(config: Config) -> Observed:
         records, _ = runtime.records({"partition-id": 0, "num-partitions": count})
     if not grid.heard or any(reply.has_error() for _, reply in grid.heard):
         reasons = [reply.error.reason for _, reply in grid.heard if reply.has_error()]
-        raise RuntimeError(f"the first site did not train: {(*reasons, 'it was not asked')[0]}")
+        raise ConfigError(
+            f"with these settings the first site does not train: {(*reasons, 'it is not asked')[0]}"
+        )
     sent = grid.heard[0][0].content.array_records["arrays"]
     answers = (reply.content.array_records["arrays"] for _, reply in grid.heard)
     return Observed(

@@ -101,7 +101,7 @@ def test_pictures_of_records_need_permission_unless_the_data_are_public() -> Non
     ("words", "said"),
     [
         (["privacy=sample"], "compares the privacy styles by itself"),
-        (["run_dir=/tmp/x"], "leave it out"),
+        (["run_dir=/runs/x"], "leave it out"),
         (["task=cells"], "masks instead of classes"),
         (["task=breast_cancer"], "--show-records"),
         (["--show-records", "task=breast_cancer"], "has no images"),
