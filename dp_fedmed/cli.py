@@ -24,8 +24,6 @@ Commands:
   report   one page about a run or a sweep          dp-fedmed report checkpoints/my_run
   attack   does the model tell who was in the data? dp-fedmed attack checkpoints/my_run
   reconstruct   what a curious server would see     dp-fedmed reconstruct task=digits
-  attack   does the model tell who was in the data? dp-fedmed attack checkpoints/my_run
-  reconstruct   what a curious server would see     dp-fedmed reconstruct task=digits
   data     who would hold which records             dp-fedmed data data.partition.name=dirichlet
 
 dp-fedmed run --help      groups, keys and examples

@@ -37,7 +37,7 @@ def attack_json(run: FinishedRun, attack: Attack) -> dict[str, Any]:
         "one_threshold_for_all_classes": _figures(attack.one_threshold.roc, attack.one_threshold),
         "bound": _bound(attack.claim),
         "exceeds_bound": bool(attack.beyond),
-        "exceeds_bound_at": attack.beyond,
+        "exceeds_bound_at": {f"{row['fpr_at_most']:.4f}": row for row in attack.beyond},
         "clients": None,
         "roc": _thinned(main.roc),
         "data_checked": run.data_checked,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dp_fedmed.config import Config
 from dp_fedmed.data import Records, load_data
 from dp_fedmed.evidence.curious_server import Observed, observe
-from dp_fedmed.learning.detector import Detector, map_of
+from dp_fedmed.learning.detector import Detector
 from dp_fedmed.tasks.patchcore.bank import MemoryBank
 
 #: Relative to a patch's norm: the same patch, computed twice.
@@ -66,7 +66,8 @@ class BankRow:
 def look_into_answer(config: Config, name: str) -> tuple[BankRow, Observed]:
     """Real rounds, and which patches of the site's images its answer holds."""
     seen = observe(config)
-    detector, public_map = Detector(config), map_of(seen.sent)
+    detector = Detector(config)
+    public_map = detector.map_of(seen.sent)
     patches = _patches(detector, public_map, seen.records.x)
     count, per_image, dimension = patches.shape
     sent = [np.asarray(array) for answer in seen.answers for array in answer.values()]

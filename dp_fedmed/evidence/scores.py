@@ -66,7 +66,7 @@ def from_losses(losses: NDArray[np.floating]) -> Floats:
 
 
 def _anomaly_scorer(learner: AnomalyLearner, run: FinishedRun) -> Scorer:
-    """The nearest distance to a memory bank; the mean patch score under a released statistic."""
+    """The nearest distance to rows that are kept; the mean patch score under a released statistic."""
     detector = learner.detector
     model = detector.scorer(run.model)
     if model is None:
@@ -79,10 +79,10 @@ def _anomaly_scorer(learner: AnomalyLearner, run: FinishedRun) -> Scorer:
         for start in range(0, len(records), IMAGES_AT_ONCE):
             images = records.x[start : start + IMAGES_AT_ONCE]
             _, patches = detector.scores(model, images)
-            found.append(-(patches.min(axis=1) if detector.is_bank else patches.mean(axis=1)))
+            found.append(-(patches.min(axis=1) if detector.has_rows else patches.mean(axis=1)))
             advance(len(images))
         return np.concatenate(found).astype(np.float64) if found else np.empty(0)
 
     return Scorer(
-        "nearest distance to the memory bank" if detector.is_bank else "mean patch score", score
+        "nearest distance to the memory bank" if detector.has_rows else "mean patch score", score
     )

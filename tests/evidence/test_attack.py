@@ -120,7 +120,7 @@ def test_a_build_without_noise_is_a_finding(
     assert main(["attack", str(folder)]) == 3
     report = json.loads((folder / "attack.json").read_text())
     assert report["exceeds_bound"]
-    for row in report["exceeds_bound_at"]:
+    for row in report["exceeds_bound_at"].values():
         assert row["tpr_at_least"] > row["allowed"]
     assert "EXCEEDS THE BOUND" in report["statement"]
     assert "dp-fedmed audit" in capsys.readouterr().out.replace("\n", " ")
