@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import NoReturn
 
@@ -139,7 +140,8 @@ def _output_folder(given: Path | None, run_dir: str) -> Path:
     path = given.absolute() if given is not None else Path(f"{run_dir}_audit")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        (path / "audit.json").touch()
+        with tempfile.TemporaryFile(dir=path):
+            pass
     except OSError as error:
         raise ConfigError(
             f"--output {path} cannot be written: {error.strerror}; give a folder of your own"

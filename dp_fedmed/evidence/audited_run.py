@@ -149,12 +149,10 @@ def _record_counts(config: Config) -> dict[str, int]:
     """Each client's training records, where they are protected."""
     if not config.privacy.style.protects_records:
         return {}
-    from dp_fedmed.client_app import ClientRuntime
-    from dp_fedmed.federation.nodes import client_name
+    from dp_fedmed.data import load_data
+    from dp_fedmed.federation.forecast import simulated_records
 
-    runtime, count = ClientRuntime(config), config.federation.num_clients
-    nodes = [{"partition-id": i, "num-partitions": count} for i in range(count)]
-    return {client_name(node): len(runtime.records(node)[0]) for node in nodes}
+    return simulated_records(config, load_data(config.data, seed=config.seed))
 
 
 def _worst_client(config: Config, plan: Any) -> tuple[Any, int]:
@@ -329,6 +327,7 @@ def run_audited(config: Config, display: LogDisplay, unit: Unit) -> Outcome:
     from safetensors.numpy import load_file
 
     from dp_fedmed.federation.engines import run_locally
+    from dp_fedmed.federation.server_run import COMPLETED, INTERRUPTED
 
     grids: list[WatchedGrid] = []
 
@@ -340,7 +339,9 @@ def run_audited(config: Config, display: LogDisplay, unit: Unit) -> Outcome:
         warnings.filterwarnings("ignore", message="In CPU autocast")  # Opacus' on an embedding
         config = config.replace(run_dir=str(Path(folder) / "run"))
         result = run_locally(config, display, make_grid if unit == "record" else None)
-        if result.stopped != "completed":
+        if result.stopped.startswith(INTERRUPTED):
+            raise KeyboardInterrupt
+        if result.stopped != COMPLETED:
             raise AuditStopped(f"the audited run stopped: {result.stopped}")
         report = json.loads((result.run_dir / REPORT_FILE).read_text())
         released = load_file(result.run_dir / "model.safetensors")
