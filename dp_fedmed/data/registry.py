@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 from collections.abc import Callable
 from functools import lru_cache
 
 from dp_fedmed.config import ConfigError, DataConfig, PartitionConfig
 from dp_fedmed.data.records import DataSet
+from dp_fedmed.named_code import import_named
 
 Loader = Callable[[DataConfig, int], DataSet]
 
@@ -43,7 +43,7 @@ def load_data(config: DataConfig, *, seed: int) -> DataSet:
             )
             return DataSet(train, val, test, num_classes=2, class_names=("healthy", "ill"))
 
-        dp-fedmed run data.name=my_package.my_module.load data.path=/data/scans
+        dp-fedmed run allow_code=[my_package] data.name=my_package.my_module.load data.path=/scans
 
     Everything in the process shares the arrays: do not write into them (`Records.subset` copies).
 
@@ -91,14 +91,12 @@ def find_loader(name: str) -> Loader:
             f"data.name={name} is not a data set{nearest}: choose from {', '.join(LOADERS)}, "
             "or give the import path of your own, my_package.my_module.load"
         )
-    path, _, attribute = LOADERS.get(name, name).rpartition(".")
     try:
-        loader = getattr(importlib.import_module(path), attribute)
+        return import_named("data.name", LOADERS.get(name, name))
+    except ConfigError:
+        raise
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"data.name={name} cannot be imported ({error}): give package.module.function of a "
             "function (config, seed) -> DataSet that Python can import"
         ) from error
-    if not callable(loader):
-        raise ConfigError(f"data.name={name} is {type(loader).__name__}, not a function")
-    return loader  # type: ignore[no-any-return]

@@ -38,16 +38,44 @@ def exchange(
     timeout: float | None,
     stop: threading.Event | None = None,
 ) -> Iterable[Message]:
-    """Replies to messages, as they come; nodes that are gone, late or silent have none."""
+    """Replies to messages, as they come; nodes that are gone, late or silent have none.
+
+    Whatever else comes is left out: a second reply, one to an older message, or one to a message
+    that went to somebody else.
+    """
+    sent = list(messages)
     if isinstance(grid, LocalGrid):
-        return grid.send_and_receive(messages, timeout=timeout)
-    return _poll(grid, list(messages), timeout, stop)
+        replies: Iterable[Message] = grid.send_and_receive(sent, timeout=timeout)
+        return _asked_for(dict(_by_id(sent)), replies)
+    ids = list(grid.push_messages(sent))
+    waiting = dict(zip(ids, sent, strict=False))
+    return _asked_for(dict(waiting), _poll(grid, waiting, timeout, stop))
+
+
+def _by_id(messages: Iterable[Message]) -> Iterator[tuple[str, Message]]:
+    return ((message.metadata.message_id, message) for message in messages)
+
+
+def _asked_for(asked: dict[str, Message], replies: Iterable[Message]) -> Iterator[Message]:
+    """One reply to each message, from the node that it went to; of others, one warning a node."""
+    warned: set[int] = set()
+    for reply in replies:
+        node = reply.metadata.src_node_id
+        message = asked.get(reply.metadata.reply_to_message_id)
+        if message is not None and message.metadata.dst_node_id == node:
+            del asked[reply.metadata.reply_to_message_id]
+            yield reply
+        elif node not in warned:
+            warned.add(node)
+            logger.warning("a reply that nobody asked node %d for was ignored", node)
 
 
 def _poll(
-    grid: Grid, messages: list[Message], timeout: float | None, stop: threading.Event | None
+    grid: Grid,
+    waiting: dict[str, Message],
+    timeout: float | None,
+    stop: threading.Event | None,
 ) -> Iterator[Message]:
-    waiting = dict(zip(grid.push_messages(messages), messages, strict=False))
     begun = time.monotonic()
     seen = dict.fromkeys(waiting, begun)
     next_look = begun + 1.0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord
 
 from dp_fedmed.config import Config, ConfigError, GradMode
 from dp_fedmed.data import DataSet, Records
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from dp_fedmed.tasks.dp_sgd import DPSGDPlan, PerSampleGradients
 
 COUPLING_TOLERANCE = 1e-3
+LEAST_NOISE = 1e-2  # as in the configuration's own range
 
 
 class GradientLearner:
@@ -145,8 +147,12 @@ class GradientWork:
         self._gradients = None
         self._built = (tuple(input_shape), num_classes)
 
+    def accept(self, sent: ArrayRecord) -> State:
+        """Weights of this very network."""
+        return model_arrays.checked(sent, self.state.read())
+
     def agree(self, told: ConfigRecord) -> None:
-        """The model says it all: answers of another shape are refused by the server."""
+        """The model says it all."""
 
     def plan(self, told: ConfigRecord, records: int) -> DPSGDPlan:
         """What to do, checked against what this client's own data and settings imply."""
@@ -232,7 +238,7 @@ def asked_shape(config: Config, told: ConfigRecord, records: int) -> tuple[float
         if told.get(key) != value:
             raise ConfigError(f"the server asks for {key}={told.get(key)!r}, we have {value}")
     noise = float(told["noise_multiplier"])  # type: ignore[arg-type]
-    least = config.privacy.sample.noise_multiplier
-    if least is not None and noise < least:
+    least = config.privacy.sample.noise_multiplier or 0.0
+    if not max(least, LEAST_NOISE) <= noise < math.inf:
         raise ConfigError(f"the server asks for noise_multiplier={noise}, too little")
     return noise, q, steps
