@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -46,20 +46,25 @@ def exchange(
     sent = list(messages)
     if isinstance(grid, LocalGrid):
         replies: Iterable[Message] = grid.send_and_receive(sent, timeout=timeout)
-        return _asked_for(dict(_by_id(sent)), replies)
-    ids = list(grid.push_messages(sent))
-    waiting = dict(zip(ids, sent, strict=False))
-    return _asked_for(dict(waiting), _poll(grid, waiting, timeout, stop))
+        return _asked_for(lambda: {m.metadata.message_id: m for m in sent}, replies)
+    waiting = dict(zip(grid.push_messages(sent), sent, strict=False))
+    asked = dict(waiting)
+    return _asked_for(lambda: asked, _poll(grid, waiting, timeout, stop))
 
 
-def _by_id(messages: Iterable[Message]) -> Iterator[tuple[str, Message]]:
-    return ((message.metadata.message_id, message) for message in messages)
+def _asked_for(
+    sent: Callable[[], dict[str, Message]], replies: Iterable[Message]
+) -> Iterator[Message]:
+    """One reply to each message, from the node that it went to; of others, one warning a node.
 
-
-def _asked_for(asked: dict[str, Message], replies: Iterable[Message]) -> Iterator[Message]:
-    """One reply to each message, from the node that it went to; of others, one warning a node."""
+    Args:
+        sent: the messages by id; asked for with the first reply, when all have one.
+        replies: whatever came.
+    """
     warned: set[int] = set()
+    asked: dict[str, Message] | None = None
     for reply in replies:
+        asked = sent() if asked is None else asked
         node = reply.metadata.src_node_id
         message = asked.get(reply.metadata.reply_to_message_id)
         if message is not None and message.metadata.dst_node_id == node:

@@ -18,6 +18,21 @@ LOGGERS = ("dp_fedmed", "flwr")
 CLIENT_LOGGER = "dp_fedmed.client_app"
 
 
+class _WithoutPaths(logging.Formatter):
+    """Log lines in which nobody's folders are told: a log is sent around."""
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__(FORMAT)
+        self._hidden = {str(run_dir): "RUN_DIR", str(Path.home()): "~"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        for path, shown in self._hidden.items():
+            if len(path) > 1:  # a home of / would be in every path
+                line = line.replace(path, shown)
+        return line
+
+
 class _LogFile(logging.FileHandler):
     """A log that a full disk silences, rather than the run it is about."""
 
@@ -52,6 +67,7 @@ def log_to(path: Path, clients: Path) -> Iterator[None]:
         clients: of what simulated clients say; made when the first one does.
     """
     handler, own = _LogFile(path), _LogFile(clients, secret=True)
+    handler.setFormatter(_WithoutPaths(clients.parent.parent))
     handler.addFilter(lambda record: record.name != CLIENT_LOGGER)
     own.addFilter(lambda record: record.name == CLIENT_LOGGER)
     loggers = [logging.getLogger(name) for name in LOGGERS]
