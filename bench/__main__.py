@@ -20,6 +20,7 @@ PARTS = {
     "accountant": "recording, reporting and calibrating privacy",
     "scaling": "two workers against one, and the default experiment on local against Ray",
     "many_clients": "memory with ten thousand clients",
+    "faults": "clients that fail, lag and die: the right ε, and nothing left behind",
     "anomaly": "PatchCore: selection against anomalib's, scoring, metrics",
 }
 
