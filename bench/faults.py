@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -198,9 +199,10 @@ class _Killer:
     def _work(self) -> None:
         while not self._stop.wait(KILL_SECONDS):
             children = psutil.Process().children()
-            if children:
-                random.SystemRandom().choice(children).kill()
-                self.kills += 1
+            with contextlib.suppress(psutil.NoSuchProcess):  # it died by itself
+                if children:
+                    random.SystemRandom().choice(children).kill()
+                    self.kills += 1
 
 
 def rows() -> list[Row]:
