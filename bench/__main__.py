@@ -21,6 +21,7 @@ PARTS = {
     "scaling": "two workers against one, and the default experiment on local against Ray",
     "sweep": "15 runs on a pool of processes, against one after another",
     "many_clients": "memory with ten thousand clients",
+    "faults": "clients that fail, lag and die: the right ε, and nothing left behind",
     "anomaly": "PatchCore: selection against anomalib's, scoring, metrics",
 }
 

@@ -49,7 +49,11 @@ def rows() -> list[Row]:
         run_federation(
             compose(
                 [
-                    *("data.name=bench.many_clients.load", "data.client_val_fraction=0"),
+                    *(
+                        "allow_code=[bench]",
+                        "data.name=bench.many_clients.load",
+                        "data.client_val_fraction=0",
+                    ),
                     *(f"federation.num_clients={CLIENTS}", "federation.sample_rate=0.01"),
                     *(f"federation.num_rounds={ROUNDS}", "engine.workers=2"),
                     *("federation.client_evaluate_every=0", f"run_dir={folder}/run"),

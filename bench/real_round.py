@@ -55,7 +55,8 @@ def load(config: DataConfig, seed: int) -> DataSet:
 def config_for(channels: str, hidden: int, *more: str) -> Config:
     return compose(
         [
-            *("task=digits", "recipe=none", "data.name=bench.real_round.load"),
+            *("task=digits", "recipe=none"),
+            *("allow_code=[bench]", "data.name=bench.real_round.load"),
             "data.client_val_fraction=0",
             *(f"model.args.channels={channels}", f"model.args.hidden={hidden}"),
             *("training.batch_size=10", "training.momentum=0", "training.lr=0.05"),

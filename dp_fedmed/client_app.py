@@ -31,9 +31,12 @@ from dp_fedmed.federation.secrets import (
     client_ledger_key,
     round_digest,
 )
+from dp_fedmed.federation.site_rules import SiteRules
 from dp_fedmed.learning import LocalRound, make_work
 
 logger = logging.getLogger(__name__)
+
+MOST_CLASSES = 100_000
 
 
 class ClientRuntime:
@@ -94,10 +97,10 @@ class ClientRuntime:
         """Answer a round from this client's records."""
         told = message.content.config_records["config"]
         self._refuse_other_style(told)
-        self._enter(told)
-        self.work.agree(told)
         name = client_name(context.node_config)
         records, _ = self.records(context.node_config)
+        self._enter(told, records)
+        self.work.agree(told)
         work = LocalRound(
             name=name,
             server_round=int(told["round"]),  # type: ignore[arg-type]
@@ -124,8 +127,8 @@ class ClientRuntime:
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
         """Evaluate the model on this client's evaluation records."""
-        self._enter(message.content.config_records["config"])
         _, records = self.records(context.node_config)
+        self._enter(message.content.config_records["config"], records)
         metrics = self.work.evaluate(self._received(message), records)
         return RecordDict({"metrics": MetricRecord({**metrics, "num-examples": len(records)})})
 
@@ -145,7 +148,7 @@ class ClientRuntime:
             digest=round_digest(list(work.received.values()), config, plan.in_force).hex(),
             data=self._data_digest(work.records, node, work.name),
         )
-        ledger, budget = self._ledger(node, work.name), self._budget(count)
+        ledger, budget = self._ledger(node, work.name), self._budget(count, node)
         ledger.charge(asked, plan, budget)
         reach("client:charged")
         secrets = RoundSecrets(
@@ -179,11 +182,17 @@ class ClientRuntime:
             )
         return self._ledgers[name]
 
-    def _budget(self, records: int) -> Budget:
-        settings = self.config.privacy.sample
+    def _budget(self, records: int, node: Mapping[str, Any]) -> Budget:
+        settings, rules = self.config.privacy.sample, SiteRules.of(node)
         # The server's default δ is for all records, so smaller than this, and its ε larger.
-        delta = settings.target_delta or default_delta(records)
-        return Budget(settings.target_epsilon, delta, self.config.privacy.accountant.value)
+        default = default_delta(records)
+        return Budget(
+            settings.target_epsilon,
+            settings.target_delta or default,
+            self.config.privacy.accountant.value,
+            all_runs_epsilon=rules.max_epsilon,
+            all_runs_delta=rules.delta or default,
+        )
 
     def _data_digest(self, records: Records, node: Mapping[str, Any], name: str) -> str:
         """Keyed digest of this client's records, computed once per process."""
@@ -196,12 +205,19 @@ class ClientRuntime:
         """The model of a message; clients of one round that share a process decode it once."""
         record = message.content.array_records["arrays"]
         if self._decoded is None or self._decoded[0] is not record:
-            self._decoded = (record, model_arrays.from_record(record))
+            self._decoded = (record, self.work.accept(record))
         return self._decoded[1]
 
-    def _enter(self, told: ConfigRecord) -> None:
+    def _enter(self, told: ConfigRecord, records: Records) -> None:
         """Once per process: the network, and the threads on which every engine's results depend."""
-        self.work.build(list(told["input_shape"]), int(told["num_classes"]))  # type: ignore[arg-type]
+        shape = [int(n) for n in told["input_shape"]]  # type: ignore[union-attr]
+        classes = int(told["num_classes"])  # type: ignore[arg-type]
+        if tuple(shape) != records.x.shape[1:] or not 1 <= classes <= MOST_CLASSES:
+            raise ConfigError(
+                f"the server's records have shape {shape} and {classes} classes, this client's "
+                f"shape {list(records.x.shape[1:])}: start both with the same data settings"
+            )
+        self.work.build(shape, classes)
         if self._process != os.getpid():
             torch.set_num_threads(self.config.training.threads)
             self._process = os.getpid()
@@ -220,12 +236,15 @@ def build_client_app(
     made: dict[str, ClientRuntime] = {}
 
     def runtime_for(context: Context) -> ClientRuntime:
+        rules = SiteRules.of(context.node_config)
         if runtime is not None:
+            rules.check(runtime.config)
             return runtime
         key = f"{context.run_id} {json.dumps(dict(context.run_config), sort_keys=True)}"
         if key not in made:
             made.clear()  # one federation at a time: a changed run-config frees the old data
             composed = config or from_run_config(context.run_config, run_id=context.run_id)
+            rules.check(composed)
             made[key] = ClientRuntime(composed)
         return made[key]
 
@@ -250,9 +269,11 @@ def build_client_app(
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        return _guarded(
-            "evaluate", lambda: runtime_for(context).evaluate(message, context), message
-        )
+        def work() -> RecordDict:
+            SiteRules.of(context.node_config).check_evaluation()
+            return runtime_for(context).evaluate(message, context)
+
+        return _guarded("evaluate", work, message)
 
     return app
 

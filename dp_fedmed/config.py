@@ -218,6 +218,12 @@ def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:
         further.append(f"resume={quoted(str(run_config['resume']))}")
     if run_config.get("run-dir"):
         further.append(f"run_dir={quoted(str(run_config['run-dir']))}")
+    for word in further:
+        if word.lstrip("+~").startswith("hydra"):
+            raise ConfigError(
+                f"run-config key 'overrides' holds {word!r}: Hydra itself is not set up here, so "
+                "leave it out"
+            )
     further = resume_words(further)
     resumes = any(word.startswith("resume=") for word in further)
     chosen = [

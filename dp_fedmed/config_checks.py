@@ -23,6 +23,7 @@ from dp_fedmed.config_schema import (
     get,
     tree_keys,
 )
+from dp_fedmed.named_code import MODULE, refuse_code
 
 GROUPS_FIELD = "groups"
 RESUME = re.compile(r"last|best|round:\d+")
@@ -144,6 +145,20 @@ def _check_words(config: Config) -> None:
             f"model._target_={config.model._target_} is not a dotted import path: "
             "for example my_package.my_module.MyNetwork"
         )
+    _check_code(config)
+
+
+def _check_code(config: Config) -> None:
+    """Settings that name code may name declared modules, and what the user allows."""
+    for module in config.allow_code:
+        if not MODULE.fullmatch(module):
+            raise ConfigError(
+                f"allow_code={config.allow_code} holds {module!r}, which is not a package or "
+                "module: for example allow_code=[my_package]"
+            )
+    refuse_code("model._target_", config.model._target_, config.allow_code)
+    if "." in config.data.name:
+        refuse_code("data.name", config.data.name, config.allow_code)
 
 
 METRICS: dict[TaskKind, tuple[str, ...]] = {

@@ -451,6 +451,7 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    allow_code: list[str] = field(default_factory=list)
     seed: int = 0
     run_dir: str = ""
     data_ledger: str | None = None

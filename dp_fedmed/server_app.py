@@ -52,7 +52,8 @@ def serve(
         config = config.replace(federation=replace(config.federation, num_clients=len(nodes)))
     run = ServerRun(config, display, stop)
     try:
-        with log_to(run.directory.log_file(secret=config.privacy.style.protects_clients)):
+        log = run.directory.log_file(secret=config.privacy.style.protects_clients)
+        with log_to(log, run.directory.clients_log):
             return run.run(grid, nodes)
     except ConfigError:
         run.store.withdraw()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 from collections.abc import Callable
 from functools import lru_cache
 
 from dp_fedmed.config import Config, ConfigError, DataConfig, PartitionConfig, TaskKind
 from dp_fedmed.data.records import DataSet
+from dp_fedmed.named_code import import_named
 
 Loader = Callable[[DataConfig, int], DataSet]
 
@@ -47,7 +47,7 @@ def load_data(config: DataConfig, *, seed: int, at_site: bool = False) -> DataSe
             )
             return DataSet(train, val, test, num_classes=2, class_names=("healthy", "ill"))
 
-        dp-fedmed run data.name=my_package.my_module.load data.path=/data/scans
+        dp-fedmed run allow_code=[my_package] data.name=my_package.my_module.load data.path=/scans
 
     Everything in the process shares the arrays: do not write into them (`Records.subset` copies).
 
@@ -96,17 +96,15 @@ def find_loader(name: str) -> Loader:
             f"data.name={name} is not a data set{nearest}: choose from {', '.join(LOADERS)}, "
             "or give the import path of your own, my_package.my_module.load"
         )
-    path, _, attribute = LOADERS.get(name, name).rpartition(".")
     try:
-        loader = getattr(importlib.import_module(path), attribute)
+        return import_named("data.name", LOADERS.get(name, name))
+    except ConfigError:
+        raise
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"data.name={name} cannot be imported ({error}): give package.module.function of a "
             "function (config, seed) -> DataSet that Python can import"
         ) from error
-    if not callable(loader):
-        raise ConfigError(f"data.name={name} is {type(loader).__name__}, not a function")
-    return loader  # type: ignore[no-any-return]
 
 
 def refuse_other_kind(config: Config, data: DataSet) -> None:

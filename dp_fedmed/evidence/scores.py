@@ -66,7 +66,7 @@ def from_losses(losses: NDArray[np.floating]) -> Floats:
 
 
 def _anomaly_scorer(learner: AnomalyLearner, run: FinishedRun) -> Scorer:
-    """The nearest distance to rows that are kept; the mean patch score under a released statistic."""
+    """The nearest distance to rows that are kept; under a statistic, the mean patch score."""
     detector = learner.detector
     model = detector.scorer(run.model)
     if model is None:

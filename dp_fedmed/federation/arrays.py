@@ -21,6 +21,8 @@ from dp_fedmed.federation.flower_compat import make_array
 
 State = dict[str, np.ndarray[Any, Any]]
 
+MOST_HEADER = 4096  # bytes before the numbers of an array; ours take 128
+
 
 class ArrayError(ValueError):
     """Arrays that do not fit the model; the message names the array."""
@@ -44,8 +46,32 @@ def from_record(record: ArrayRecord) -> State:
     return {name: _from_array(name, array) for name, array in record.items()}
 
 
-def checked(record: ArrayRecord, like: Mapping[str, np.ndarray[Any, Any]]) -> State:
+def finite(record: ArrayRecord) -> State:
+    """The arrays of a record, if all of their numbers are finite.
+
+    Raises:
+        ArrayError: naming the first array that cannot be read, or is not.
+    """
+    state = from_record(record)
+    for name, value in state.items():
+        _square(name, value)
+    return state
+
+
+def checked(
+    record: ArrayRecord,
+    like: Mapping[str, np.ndarray[Any, Any]],
+    *,
+    max_norm: float | None = None,
+) -> State:
     """The arrays of a record if they have just the names, shapes and types of `like`, all finite.
+
+    Sizes are compared before anything is parsed, so that a huge array costs no more than its bytes.
+
+    Args:
+        record: what was sent.
+        like: what is expected.
+        max_norm: the largest norm of all arrays together, where there is a limit.
 
     Raises:
         ArrayError: naming the first array that does not fit.
@@ -53,25 +79,35 @@ def checked(record: ArrayRecord, like: Mapping[str, np.ndarray[Any, Any]]) -> St
     if set(record) != set(like):
         odd = sorted(set(record) ^ set(like))[0]
         raise ArrayError(f"array {odd!r} is {'missing' if odd in like else 'not in the model'}")
-    state = {}
+    state, squares = {}, 0.0
     for name, expected in like.items():
+        size, most = len(record[name].data), expected.nbytes + MOST_HEADER
+        if size > most:
+            raise ArrayError(f"array {name!r} has {size} bytes, expected at most {most}")
         value = _from_array(name, record[name])
         if value.shape != expected.shape or value.dtype != expected.dtype:
             raise ArrayError(
                 f"array {name!r} is {value.dtype}{list(value.shape)}, "
                 f"expected {expected.dtype}{list(expected.shape)}"
             )
-        if not _all_finite(value):
-            raise ArrayError(f"array {name!r} holds NaN or infinity")
+        squares += _square(name, value)
         state[name] = value
+    if max_norm is not None and not squares <= max_norm**2:
+        raise ArrayError(f"its arrays have a norm above {max_norm:g}")
     return state
 
 
-def _all_finite(value: np.ndarray[Any, Any]) -> bool:
-    """NaN and infinity survive a dot product, which is ten times faster than looking at each."""
+def _square(name: str, value: np.ndarray[Any, Any]) -> float:
+    """The square of an array's norm; infinite where it overflows.
+
+    NaN and infinity survive a dot product, which is ten times faster than looking at each number.
+    """
     flat = value.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(flat @ flat)) or bool(np.isfinite(value).all())
+        square = float(flat @ flat)
+    if not np.isfinite(square) and not np.isfinite(value).all():
+        raise ArrayError(f"array {name!r} holds NaN or infinity")
+    return square
 
 
 class ModelState:
@@ -129,6 +165,8 @@ def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 def _from_array(name: str, array: Array) -> np.ndarray[Any, Any]:
     data = array.data
     start = 10 + int.from_bytes(data[8:10], "little")
+    if start > MOST_HEADER:
+        raise ArrayError(f"array {name!r} cannot be read: {start} bytes before its numbers")
     try:
         shape, fortran, dtype = _parse_header(data[:start])
         flat = np.frombuffer(data, dtype, offset=start)

@@ -80,11 +80,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a client is willing to spend in a run; no limit where ε is None."""
+    """What a client is willing to spend in a run, and in all; no limit where an ε is None."""
 
     epsilon: float | None
     delta: float
     method: Method
+    all_runs_epsilon: float | None = None
+    all_runs_delta: float = 1e-5
 
 
 @dataclass
@@ -110,6 +112,7 @@ class ClientLedger:
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         self.ledger = Ledger(folder / f"{name}.jsonl", key, durable=durable)
         self._runs: dict[str, _Run] = {}
+        self._spent = History()  # by all runs
         self._paid: Counter[RoundKey] = Counter()
         self._answers: dict[RoundKey, set[str]] = {}
         self._read = 0
@@ -118,8 +121,8 @@ class ClientLedger:
         """Write down a round before it is trained; a round that is repeated is written once.
 
         Raises:
-            BudgetRefused: if this run's rounds, with this one, exceed the budget; a server cannot
-                have it by asking for less noise or for more rounds.
+            BudgetRefused: if this run's rounds, or those of all runs, exceed their budget with this
+                one; a server cannot have it by asking for less noise, more rounds or a new run.
             ServerRefused: if the server's ledger went back, or the records are not those of the
                 run's earlier rounds.
         """
@@ -167,11 +170,16 @@ class ClientLedger:
             "steps": plan.steps,
             "adjacency": plan.adjacency,
         }
-        if budget.epsilon is not None:
-            before = self._runs.get(asked.run, _Run()).spent
-            after = before.plus(History([_event(row)]))
-            spent = after.epsilon(delta=budget.delta, method=budget.method)
-            if spent > budget.epsilon * (1 + 1e-9):
+        event = _event(row)  # what cannot be accounted for must not be written down either
+        here = self._runs.get(asked.run, _Run()).spent
+        for before, most, delta in (
+            (here, budget.epsilon, budget.delta),
+            (self._spent, budget.all_runs_epsilon, budget.all_runs_delta),
+        ):
+            if most is None:
+                continue
+            spent = before.plus(History([event])).epsilon(delta=delta, method=budget.method)
+            if not spent <= most * (1 + 1e-9):
                 raise BudgetRefused(f"round {asked.server_round} would exceed this client's budget")
         self.ledger.append(CHARGE, row)
         self._catch_up()
@@ -188,6 +196,7 @@ class ClientLedger:
             run.ledger = max(run.ledger, row["ledger"])
             run.data.setdefault(row["phase"], row["data"])
             run.spent.add(_event(row))
+            self._spent.add(_event(row))
             self._paid[key] += 1
         self._read = len(self.ledger.records)
 

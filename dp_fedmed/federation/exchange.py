@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -36,19 +36,51 @@ def exchange(
 ) -> Iterable[Message]:
     """Replies to messages, as they come; nodes that are gone, late or silent have none.
 
+    Whatever else comes is left out: a second reply, one to an older message, or one to a message
+    that went to somebody else.
+
     Raises:
         KeyboardInterrupt: if the user asks to stop at once.
         EngineLost: if the engine itself fails.
     """
+    sent = list(messages)
     if isinstance(grid, LocalGrid):
-        return grid.send_and_receive(messages, timeout=timeout)
-    return _poll(grid, list(messages), timeout, stop)
+        replies: Iterable[Message] = grid.send_and_receive(sent, timeout=timeout)
+        return _asked_for(lambda: {m.metadata.message_id: m for m in sent}, replies)
+    waiting = dict(zip(grid.push_messages(sent), sent, strict=False))
+    asked = dict(waiting)
+    return _asked_for(lambda: asked, _poll(grid, waiting, timeout, stop))
+
+
+def _asked_for(
+    sent: Callable[[], dict[str, Message]], replies: Iterable[Message]
+) -> Iterator[Message]:
+    """One reply to each message, from the node that it went to; of others, one warning a node.
+
+    Args:
+        sent: the messages by id; asked for with the first reply, when all have one.
+        replies: whatever came.
+    """
+    warned: set[int] = set()
+    asked: dict[str, Message] | None = None
+    for reply in replies:
+        asked = sent() if asked is None else asked
+        node = reply.metadata.src_node_id
+        message = asked.get(reply.metadata.reply_to_message_id)
+        if message is not None and message.metadata.dst_node_id == node:
+            del asked[reply.metadata.reply_to_message_id]
+            yield reply
+        elif node not in warned:
+            warned.add(node)
+            logger.warning("a reply that nobody asked node %d for was ignored", node)
 
 
 def _poll(
-    grid: Grid, messages: list[Message], timeout: float | None, stop: StopRequest | None
+    grid: Grid,
+    waiting: dict[str, Message],
+    timeout: float | None,
+    stop: StopRequest | None,
 ) -> Iterator[Message]:
-    waiting = dict(zip(grid.push_messages(messages), messages, strict=False))
     begun = time.monotonic()
     seen = dict.fromkeys(waiting, begun)
     next_look = begun + 1.0

@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from dp_fedmed.federation.failures import from_peer
 from dp_fedmed.federation.local_grid import LocalGrid
 
 logger = logging.getLogger(__name__)
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 QUERY = "query.name"
 POLL_SECONDS = 0.2
+MOST_RECORDS = 10**9  # that one client may say it has
 
 
 class NodeError(RuntimeError):
@@ -82,7 +84,7 @@ def wait_for_nodes(
         for node_id, answer in answers.items():
             known[node_id] = answer
             if expected is None and "num-partitions" in answer:
-                expected = int(str(answer["num-partitions"]))
+                expected = _count(node_id, answer, "num-partitions")
         if expected is not None and len(known) >= expected:
             return _by_name(known)
         if time.monotonic() > deadline:
@@ -100,9 +102,10 @@ def _ask(grid: Grid, node_ids: list[int], timeout: float) -> dict[int, ConfigRec
     for reply in grid.send_and_receive(messages, timeout=max(1.0, timeout)):
         if reply.has_error():
             raise NodeError(
-                f"node {reply.metadata.src_node_id} did not tell its name: {reply.error.reason}"
+                f"node {reply.metadata.src_node_id} did not tell its name: "
+                f"{from_peer(reply.error.reason)}"
             )
-        answer = reply.content.config_records["client"]
+        answer = reply.content.config_records.get("client", ConfigRecord())
         if not NAME_PATTERN.fullmatch(str(answer.get("name", ""))):
             raise NodeError(f"node {reply.metadata.src_node_id} told a name that is not valid")
         answers[reply.metadata.src_node_id] = answer
@@ -115,7 +118,13 @@ def _by_name(known: Mapping[int, ConfigRecord]) -> dict[str, Node]:
         name = str(answer["name"])
         if name in nodes:
             raise NodeError(f"two nodes have the name {name!r}: give each its own client-id")
-        records = answer.get("num-records")
-        count = None if records is None else int(str(records))
+        count = _count(node_id, answer, "num-records") if "num-records" in answer else None
         nodes[name] = Node(node_id, count, simulated=not answer.get("own-data", False))
     return dict(sorted(nodes.items()))
+
+
+def _count(node_id: int, answer: ConfigRecord, key: str) -> int:
+    value = answer[key]
+    if not isinstance(value, int) or not 0 <= value <= MOST_RECORDS:
+        raise NodeError(f"node {node_id} says {key}={from_peer(value)}, which is not a count")
+    return int(value)

@@ -188,6 +188,16 @@ class PrivacyGuard:
             "grad_mode": str(self.config.privacy.sample.grad_mode),
         }
 
+    def check_examples(self, name: str, examples: int) -> None:
+        """Refuse a count of records other than the one that the client's plan was made for.
+
+        Raises:
+            ValueError: naming both.
+        """
+        plan = self.plan.clients.get(name)
+        if plan is not None and plan.records != examples:
+            raise ValueError(f"it reported num-examples={examples}, its plan is for {plan.records}")
+
     def check_reply(self, name: str, realised: Mapping[str, object] | ConfigRecord | None) -> None:
         """Refuse a reply whose (σ, q, T) is not what the client was told.
 

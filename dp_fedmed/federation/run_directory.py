@@ -23,6 +23,7 @@ CARD_FILE = "privacy_card.md"
 EVALUATION_FILE = "evaluation.json"
 PARTITION_FILE = "partition.json"
 LOG_FILE = "run.log"
+CLIENTS_LOG = "clients.log"
 PRIVATE_FILE = "rounds.jsonl"
 
 
@@ -81,6 +82,11 @@ class RunDirectory:
         file = self._private_folder() / LOG_FILE
         file.touch(mode=0o600)
         return file
+
+    @property
+    def clients_log(self) -> Path:
+        """Where simulated clients write what they may not tell the server."""
+        return self._private_folder() / CLIENTS_LOG
 
     def _private_folder(self) -> Path:
         folder = self.path / "private"

@@ -6,6 +6,7 @@ so); a deployed client makes its own in its state directory, and the server neve
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,8 +85,7 @@ def client_key(config: Config, node_config: Mapping[str, Any], name: str, phase:
     if config.privacy.noise_seed is not None:
         return NoiseKey.from_public_seed(config.privacy.noise_seed).derive("client", name)
     if "state-dir" in node_config:
-        path = Path(str(node_config["state-dir"])) / CLIENT_KEY_FILE
-        path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+        path = _own_folder(node_config) / CLIENT_KEY_FILE
         return NoiseKey.load(path) if path.exists() else NoiseKey.create(path)
     if "partition-id" not in node_config:
         raise ConfigError(
@@ -96,11 +96,23 @@ def client_key(config: Config, node_config: Mapping[str, Any], name: str, phase:
     return run_key.derive("client", name)
 
 
+def _own_folder(node_config: Mapping[str, Any]) -> Path:
+    """A deployed client's `state-dir`, made if needed; nobody else may look or write into it."""
+    folder = Path(str(node_config["state-dir"]))
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & 0o077:
+        raise ConfigError(
+            f"node-config state-dir={folder} has mode {mode:04o}, so others could change what this "
+            "client has spent: give it to its owner alone with chmod 700"
+        )
+    return folder
+
+
 def client_ledger_key(config: Config, node_config: Mapping[str, Any], name: str) -> MacKey:
     """The key of a client's own ledger: derived in a simulation, its own in a deployment."""
     if "state-dir" in node_config:
-        path = Path(str(node_config["state-dir"])) / LEDGER_KEY_FILE
-        path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+        path = _own_folder(node_config) / LEDGER_KEY_FILE
         return MacKey.load(path) if path.exists() else MacKey.create(path)
     run_key = MacKey.load(Path(config.run_dir) / SECRET_FOLDER / LEDGER_KEY_FILE)
     return run_key.derive("client", name)

@@ -20,6 +20,7 @@ ELSEWHERE = (
     "data.id",
     "task.metric",
     "data_ledger",
+    "allow_code",  # whoever allows it, the code that is named is `model.` and `data.`
     "run_dir",
     "resume",
     "new_phase",

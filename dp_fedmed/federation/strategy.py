@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,7 @@ from dp_fedmed.federation.durable import reach
 from dp_fedmed.federation.exchange import exchange
 from dp_fedmed.federation.journal import StoredRelease
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
+from dp_fedmed.federation.replies import LARGEST_NORM, checked_metrics, counted_examples, refusal
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.secrets import RoundSecrets
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 private_logger = logging.getLogger("dp_fedmed.private")  # lines that tell who took part
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+
+MOST_WARNINGS = 10  # different ones about one client; more would let it fill the log
 
 
 class TooFewClients(RuntimeError):
@@ -101,6 +104,7 @@ class DPStrategy(Strategy):
         self._record = RoundRecord(server_round=0)
         self._replayed: StoredRelease | None = None
         self._made_secrets: tuple[ArrayRecord, RoundSecrets] | None = None
+        self._warned: defaultdict[str, set[str]] = defaultdict(set)
 
     def summary(self) -> None:
         """Log the set-up as a tree."""
@@ -298,10 +302,11 @@ class DPStrategy(Strategy):
             try:
                 if name not in self.nodes or reply.has_error():
                     raise ValueError(reply.error.reason if reply.has_error() else "not asked")
-                metrics = _finite_metrics(reply.content)
-                examples = int(metrics.pop("num-examples", 0))
+                metrics = checked_metrics(reply.content)
+                examples = counted_examples(metrics)
+                del metrics["num-examples"]
             except (ValueError, KeyError) as error:
-                logger.warning("round %d: %s did not evaluate: %s", server_round, name, error)
+                self._warn(logger, name, "did not evaluate", refusal(error))
                 continue
             if examples > 0 and metrics:
                 weights[name] = examples
@@ -350,8 +355,7 @@ class DPStrategy(Strategy):
         for reply in replies:
             name = self._names.get(reply.metadata.src_node_id)
             if name is None or name in early or name not in pending:
-                logger.warning("a reply from nobody who was asked was ignored")
-                continue
+                continue  # `exchange` lets none of these through; a caller of ours might
             early[name] = reply
             while pending and pending[0] in early:
                 first = pending.popleft()
@@ -369,21 +373,26 @@ class DPStrategy(Strategy):
             if reply.has_error():
                 raise ValueError(reply.error.reason or "it failed")
             content = reply.content
-            metrics = _finite_metrics(content)
-            examples = metrics.get("num-examples", -1)
-            if examples != int(examples) or examples < 0:
-                raise ValueError(f"num-examples={examples:g} is not a count")
+            metrics = checked_metrics(content)
+            examples = counted_examples(metrics)
             if self.guard is not None:
+                self.guard.check_examples(name, examples)
                 self.guard.check_reply(name, content.config_records.get("privacy"))
-            update = model_arrays.checked(content.array_records["arrays"], like)
+            most = LARGEST_NORM if self.mechanism is None else None  # a mechanism clips
+            update = model_arrays.checked(content.array_records["arrays"], like, max_norm=most)
         except (ValueError, KeyError) as error:
-            reason = f"its reply has no {error}" if isinstance(error, KeyError) else str(error)
-            self._record.failed[name] = reason
-            (private_logger if self.hides_cohorts else logger).warning(
-                "round %d: %s contributed nothing: %s", self._record.server_round, name, reason
-            )
+            reason = self._record.failed[name] = refusal(error)
+            shown = private_logger if self.hides_cohorts else logger
+            self._warn(shown, name, "contributed nothing", reason)
             return None
-        return update, int(examples), metrics.get("train_loss")
+        return update, examples, metrics.get("train_loss")
+
+    def _warn(self, shown: logging.Logger, name: str, what: str, reason: str) -> None:
+        """Say something about a client once, however often it happens."""
+        warned = self._warned[name]
+        if reason not in warned and len(warned) < MOST_WARNINGS:
+            warned.add(reason)
+            shown.warning("round %d: %s %s: %s", self._record.server_round, name, what, reason)
 
     def _require_enough(self, contributed: int) -> None:
         wanted = self.config.min_clients
@@ -421,15 +430,6 @@ class DPStrategy(Strategy):
         if metrics is not None:
             result.evaluate_metrics_serverapp[server_round] = metrics
             self._record.server_metrics = {key: float(metrics[key]) for key in metrics}  # type: ignore[arg-type]
-
-
-def _finite_metrics(content: RecordDict) -> dict[str, float]:
-    metrics = {}
-    for key, value in content.metric_records["metrics"].items():
-        if isinstance(value, list) or not np.isfinite(value):
-            raise ValueError(f"metric {key!r} is not a finite number")
-        metrics[key] = float(value)
-    return metrics
 
 
 def _weighted_mean(pairs: list[tuple[float, int]]) -> float:

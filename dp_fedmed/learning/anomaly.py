@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord
 
 from dp_fedmed.config import Config, ConfigError
 from dp_fedmed.data import DataSet, Records
+from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.client_level import ClientLevelMechanism
 from dp_fedmed.federation.privacy_plan import PrivacyPlan, record_adjacency
 from dp_fedmed.federation.record_level import RecordLevelMechanism
@@ -208,6 +209,10 @@ class AnomalyWork:
         if self._built != tuple(input_shape):
             self._fingerprint = self.detector.fingerprint(input_shape)
             self._built = tuple(input_shape)
+
+    def accept(self, sent: ArrayRecord) -> State:
+        """A state of finite numbers; whatever they are, an image's vector is clipped to norm 1."""
+        return model_arrays.finite(sent)
 
     def agree(self, told: ConfigRecord) -> None:
         """Noise is added by whom both say, to features of one backbone."""

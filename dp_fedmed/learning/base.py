@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord
 
 from dp_fedmed.config import Config, TaskKind, Topology
 from dp_fedmed.data import DataSet, Records
@@ -84,6 +84,13 @@ class LocalWork(Protocol):
 
     def build(self, input_shape: Sequence[int], num_classes: int) -> None:
         """Make what every round needs; once per process, before it forks where it does."""
+
+    def accept(self, sent: ArrayRecord) -> State:
+        """The model that a server sent, if it can be one.
+
+        Raises:
+            ArrayError: naming the array that cannot.
+        """
 
     def agree(self, told: ConfigRecord) -> None:
         """Refuse a server that counts on another computation than this client's.

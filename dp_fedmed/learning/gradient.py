@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from torch import nn
 
 from dp_fedmed.config import Config, ConfigError, GradMode
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 COUPLING_TOLERANCE = 1e-3
 MOST_CLASSES = 100  # that a confusion matrix is written for
+LEAST_NOISE = 1e-2  # as in the configuration's own range
 
 
 class GradientLearner:
@@ -178,8 +180,12 @@ class GradientWork:
         self._gradients = None
         self._built = (tuple(input_shape), num_classes)
 
+    def accept(self, sent: ArrayRecord) -> State:
+        """Weights of this very network."""
+        return model_arrays.checked(sent, self.state.read())
+
     def agree(self, told: ConfigRecord) -> None:
-        """The model says it all: answers of another shape are refused by the server."""
+        """The model says it all."""
 
     def plan(self, told: ConfigRecord, records: int) -> DPSGDPlan:
         """What to do, checked against what this client's own data and settings imply."""
@@ -265,7 +271,7 @@ def asked_shape(config: Config, told: ConfigRecord, records: int) -> tuple[float
         if told.get(key) != value:
             raise ConfigError(f"the server asks for {key}={told.get(key)!r}, we have {value}")
     noise = float(told["noise_multiplier"])  # type: ignore[arg-type]
-    least = config.privacy.sample.noise_multiplier
-    if least is not None and noise < least:
+    least = config.privacy.sample.noise_multiplier or 0.0
+    if not max(least, LEAST_NOISE) <= noise < math.inf:
         raise ConfigError(f"the server asks for noise_multiplier={noise}, too little")
     return noise, q, steps

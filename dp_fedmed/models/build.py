@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 
 from dp_fedmed.config import ConfigError, ModelConfig
+from dp_fedmed.named_code import import_named
 from dp_fedmed.randomness import derive_seed
 
 logger = logging.getLogger(__name__)
@@ -125,17 +125,13 @@ def _surely_fine(model: nn.Module) -> bool:
 
 
 def _import(path: str) -> Callable[..., Any]:
-    module_name, _, name = path.rpartition(".")
     try:
-        target = getattr(import_module(module_name), name)
+        return import_named("model._target_", path)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"model._target_={path} cannot be imported ({error}): install its package, or put it "
             "on PYTHONPATH"
         ) from error
-    if not callable(target):
-        raise ConfigError(f"model._target_={path} is not a class or function")
-    return target  # type: ignore[no-any-return]
 
 
 def _accepted(target: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def test_ones_own_data_set_is_an_import_path():
         ("no_such_package.load", "cannot be imported"),
         ("test_registry.no_such_function", "cannot be imported"),
         (".tiny", "cannot be imported"),
-        ("test_registry.__file__", "not a function"),
+        ("test_registry.__file__", "not a class or function"),
         ("test_registry.not_a_data_set", "returned str"),
     ],
 )

@@ -70,7 +70,9 @@ def test_clients_with_several_threads_work_on_a_pool_and_never_hang(
 
 
 @pytest.mark.slow
-def test_a_lost_ray_worker_ends_the_run_with_its_last_model(small: Callable[..., Config]) -> None:
+def test_a_lost_ray_worker_ends_the_run_and_it_goes_on_elsewhere(
+    small: Callable[..., Config],
+) -> None:
     def kill_an_actor(record: RoundRecord) -> None:
         actors = [
             process
@@ -84,14 +86,24 @@ def test_a_lost_ray_worker_ends_the_run_with_its_last_model(small: Callable[...,
         def round(self, record: RoundRecord) -> None:
             kill_an_actor(record)
 
-    config = small(
-        *("engine=ray", "engine.workers=2", "federation.num_rounds=30"),
-        "federation.client_evaluate_every=0",
+    settings = (
+        *("federation.num_rounds=30", "federation.client_evaluate_every=0", "privacy=user"),
+        *("federation.sampler=all", "federation.sample_rate=1"),
     )
+    config = small("engine=ray", "engine.workers=2", *settings)
     result = run_federation(config, Killer())
     assert "lost" in result.stopped
     assert 1 <= result.rounds < 30
     assert RunDirectory(result.run_dir).load_model()
+    again = run_federation(compose([f"run_dir={result.run_dir}", "resume=last", "engine=local"]))
+    assert (again.stopped, again.rounds) == ("completed", 30)
+    assert not list(LedgerView(result.run_dir).problems())
+    whole = run_federation(small("engine.workers=1", *settings))
+    reports = [
+        json.loads((path / "privacy_report.json").read_text())["guarantees"]
+        for path in (result.run_dir, whole.run_dir)
+    ]
+    assert reports[0] == reports[1], "the round that was lost is not paid for twice"
 
 
 @pytest.mark.slow

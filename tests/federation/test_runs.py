@@ -18,6 +18,7 @@ from dp_fedmed.federation.run_directory import RunDirectory
 from dp_fedmed.models import MLP
 
 HERE = __name__
+OWN = "allow_code=[tests]"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def load_with_a_bad_record(config: DataConfig, seed: int) -> DataSet:
     return DataSet(train, records(20), records(20), 2, ("no", "yes"))
 
 
-BAD = [f"data.name={HERE}.load_with_a_bad_record", f"model._target_={HERE}.Exploding"]
+BAD = [OWN, f"data.name={HERE}.load_with_a_bad_record", f"model._target_={HERE}.Exploding"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -97,7 +98,11 @@ def test_a_client_that_raises_is_left_out_and_named(
     rows = RunDirectory(result.run_dir).metrics()
     assert [len(row["failed"]) for row in rows[1:3]] == [1, 1]
     log = (Path(result.run_dir) / "run.log").read_text()
-    assert log.count("contributed nothing: RuntimeError in the client") == 2
+    assert log.count("contributed nothing: RuntimeError in the client") == 1
+    assert "secret record" not in log
+    own = Path(result.run_dir) / "private" / "clients.log"
+    assert "secret record 99" in own.read_text()
+    assert own.stat().st_mode & 0o077 == 0
     published = (Path(result.run_dir) / "metrics.jsonl").read_text()
     assert "secret record" not in published
 
@@ -120,7 +125,7 @@ def test_more_clients_than_records_says_both_keys(small: Callable[..., Config]) 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_client_with_one_record_takes_part(workers: int, small: Callable[..., Config]) -> None:
     config = small(
-        *(f"data.name={HERE}.load_with_a_bad_record", "federation.num_clients=40"),
+        *(OWN, f"data.name={HERE}.load_with_a_bad_record", "federation.num_clients=40"),
         *("data.partition.min_records=1", f"engine.workers={workers}"),
     )
     result = run_federation(config)
@@ -132,7 +137,7 @@ def test_a_round_timeout_needs_workers_and_loses_only_the_late(
     small: Callable[..., Config],
 ) -> None:
     config = small(
-        *(f"data.name={HERE}.load_with_a_bad_record", f"model._target_={HERE}.Sleeping"),
+        *(OWN, f"data.name={HERE}.load_with_a_bad_record", f"model._target_={HERE}.Sleeping"),
         *("engine.workers=2", "federation.round_timeout=3", "federation.num_rounds=1"),
         *("data.client_val_fraction=0", "federation.client_evaluate_every=0"),
     )
@@ -182,7 +187,11 @@ class NaNWhenEvaluated(MLP):
 
 def test_a_clients_bad_evaluation_costs_its_evaluation_only(small: Callable[..., Config]) -> None:
     config = small(
-        *(f"data.name={HERE}.load_with_a_bad_record", f"model._target_={HERE}.NaNWhenEvaluated"),
+        *(
+            OWN,
+            f"data.name={HERE}.load_with_a_bad_record",
+            f"model._target_={HERE}.NaNWhenEvaluated",
+        ),
         *("federation.client_evaluate_every=1", "federation.num_rounds=2"),
     )
     result = run_federation(config)
@@ -203,7 +212,7 @@ def test_the_last_model_is_judged_even_between_evaluations(small: Callable[..., 
 
 def test_a_timeout_is_kept_even_where_one_worker_would_do(small: Callable[..., Config]) -> None:
     config = small(
-        *(f"data.name={HERE}.load_with_a_bad_record", f"model._target_={HERE}.Sleeping"),
+        *(OWN, f"data.name={HERE}.load_with_a_bad_record", f"model._target_={HERE}.Sleeping"),
         *("engine.workers=null", "federation.num_clients=1", "federation.round_timeout=2"),
         *("data.client_val_fraction=0", "federation.client_evaluate_every=0"),
     )
@@ -230,6 +239,6 @@ class MixesRecords(MLP):
 def test_a_network_that_couples_records_is_refused_before_round_1(
     small: Callable[..., Config],
 ) -> None:
-    config = small("privacy=sample", f"model._target_={HERE}.MixesRecords")
+    config = small("privacy=sample", OWN, f"model._target_={HERE}.MixesRecords")
     with pytest.raises(ConfigError, match="couples records"):
         run_federation(config)

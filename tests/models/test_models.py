@@ -94,7 +94,7 @@ def test_batch_norm_is_refused_by_name_when_not_to_be_fixed() -> None:
     [
         ("nowhere.MyNet", "cannot be imported"),
         ("dp_fedmed.models.Nothing", "cannot be imported"),
-        (f"{HERE}.HERE", "is not a class or function"),
+        (f"{HERE}.HERE", "not a class or function"),
         (f"{HERE}.make_nothing", "not a torch.nn.Module"),
     ],
 )
