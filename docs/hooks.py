@@ -12,6 +12,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from dp_fedmed.config_schema import Config
+from tests.breaks import BREAKS
 
 INTRODUCTION = """\
 # Settings
@@ -22,11 +23,31 @@ answered with the nearest right one, a wrong value with its range. The ranges ar
 `dp_fedmed/config_checks.py`.
 """
 
+BROKEN = """\
+# Broken on purpose
+
+The privacy code is broken in each of these ways, one at a time, on a copy of the checkout, and the
+named test must go red.
+
+```bash
+python -m tests.breaks                # all of them, about a quarter of an hour
+python -m tests.breaks ledger clip    # those whose name has one of these words
+```
+"""
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the page of settings."""
+    """Add the page of settings, and the list of deliberate breaks."""
     files.append(File.generated(config, "schemas/config.md", content=settings_page()))
+    files.append(File.generated(config, "breaks.md", content=breaks_page()))
     return files
+
+
+def breaks_page() -> str:
+    """What was broken on purpose, and which test went red."""
+    rows = [f"| {b.name} | `{b.file}` | `{b.caught_by.removeprefix('tests/')}` |" for b in BREAKS]
+    head = ["| broken | in `dp_fedmed/` | caught by, in `tests/` |", "|---|---|---|"]
+    return "\n".join([BROKEN, *head, *rows])
 
 
 def settings_page() -> str:

@@ -436,6 +436,7 @@ class Config:
         privacy: with which guarantee.
         checkpoint: written how often.
         seed: of everything that is not secret.
+        allow_code: packages whose code `model._target_` and `data.name` may name.
         run_dir: absolute path of the run's directory.
         data_ledger: absolute path of a ledger that all runs on the same data share.
         resume: `last`, `best` or `round:3`: go on with the run at `run_dir`.

@@ -340,7 +340,7 @@ BREAKS = [
     Break(
         "a client trains beyond its own budget",
         "federation/client_ledger.py",
-        "if spent > budget.epsilon * (1 + 1e-9):",
+        "if not spent <= most * (1 + 1e-9):",
         "if False:",
         f"{STYLES}::test_a_client_refuses_noise_that_breaks_its_budget",
     ),
