@@ -44,6 +44,7 @@ def memorising(run_dir: Path, *overrides: str) -> Config:
     return compose(
         [
             f"data.name={HERE}.load_noisy",
+            "allow_code=[tests]",
             "recipe=none",
             "data.client_val_fraction=0",
             "model.args.hidden=[64]",
