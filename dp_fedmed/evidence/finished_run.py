@@ -22,11 +22,11 @@ from dp_fedmed.federation.resume import history_of, open_ledger
 from dp_fedmed.federation.run_directory import (
     CONFIG_FILE,
     MODEL_FILE,
+    PARTITION_FILE,
     REPORT_FILE,
     RunDirectory,
 )
 from dp_fedmed.federation.run_store import LEDGER_FILE, data_digest
-from dp_fedmed.federation.server_run import PARTITION_PICTURE
 from dp_fedmed.learning import Learner, make_learner
 
 #: How sure it is that the data are those of the run.
@@ -79,9 +79,9 @@ class FinishedRun:
                 f"{path} holds no finished run: {MODEL_FILE} is missing; finish it with "
                 f"dp-fedmed resume {path}"
             )
-        if not (path / PARTITION_PICTURE).is_file():
+        if not (path / PARTITION_FILE).is_file():
             raise ConfigError(
-                f"{path} has no {PARTITION_PICTURE}, which every simulation writes: the records of "
+                f"{path} has no {PARTITION_FILE}, which every simulation writes: the records of "
                 "deployed sites are not here, so their membership cannot be tested here"
             )
         report = _read_report(path / REPORT_FILE)

@@ -17,6 +17,7 @@ from dp_fedmed.evidence.attack_report import attack_json
 from dp_fedmed.evidence.claim import client_claim, record_claim
 from dp_fedmed.evidence.finished_run import FinishedRun
 from dp_fedmed.evidence.membership import attack_run
+from dp_fedmed.evidence.roc import Roc
 from dp_fedmed.federation.durable import RunLock
 from dp_fedmed.federation.engines import run_federation
 from dp_fedmed.privacy.noise import NoiseStream
@@ -159,7 +160,7 @@ def test_what_is_no_finished_run_is_refused_in_one_sentence(
     settings = broken / "config.yaml"
     settings.write_text(settings.read_text().replace("seed: 0", "seed: 1"))
     assert "was edited" in refusal(capsys, str(broken))
-    (broken / "partition.png").unlink()
+    (broken / "partition.json").unlink()
     assert "deployed" in refusal(capsys, str(broken))
     assert not (broken / "attack.json").exists()
 
@@ -253,3 +254,18 @@ def test_detectors_and_segmenters_are_attacked_too(
     report = attack_json(run, attack_run(run))
     assert report["auc"] > least
     assert report["too_few_non_members_for"] == ["0.001", "0.01"]
+
+
+def test_a_memory_bank_gives_its_images_away_and_a_private_detector_does_not(
+    small: Callable[..., Config],
+) -> None:
+    def attacked(*words: str) -> Roc:
+        config = small("task=textures", "data.num_records=150", "data.image_size=32", *words)
+        run_federation(config)
+        return attack_run(FinishedRun.open(Path(config.run_dir))).one_threshold.roc
+
+    bank = attacked("anomaly.coreset_size=500", "federation.num_rounds=1")
+    assert bank.auc > 0.8
+    assert bank.auc_interval(0.997)[0] > 0.5
+    private = attacked("privacy=sample", "privacy.sample.target_epsilon=2", "anomaly.dimension=8")
+    assert private.auc_interval(0.997)[0] <= 0.5
