@@ -24,6 +24,12 @@ from dp_fedmed.reporting.words import (
 
 ROUND_CHARTS = ("epsilon", "metric", "loss")
 CLIENT_CHARTS = ("clients", "partition")
+#: What of an attack's or an audit's findings is seen at once; the rest is folded away.
+EVIDENCE = (
+    *("attack", "auc", "advantage", "tpr_at_fpr", "bound"),
+    *("claim", "lower_bound", "confidence", "canaries", "verdict"),
+)
+LEFT_OUT = ("schema", "statement")
 
 
 def run_page(facts: RunFacts, figures: Sequence[Drawn], *, pictures: bool = True) -> str:
@@ -266,7 +272,8 @@ def _evidences(facts: RunFacts) -> list[dict[str, Any]]:
                 "key": key,
                 "title": title,
                 "statement": without_paths(str(held.get("statement") or "")),
-                "rows": _flat({k: v for k, v in held.items() if k not in ("schema", "statement")}),
+                "rows": _flat({name: held[name] for name in EVIDENCE if name in held}),
+                "more": _flat({k: v for k, v in held.items() if k not in (*EVIDENCE, *LEFT_OUT)}),
                 "source": None if png is None else data_address(png),
             }
         )

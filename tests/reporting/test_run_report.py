@@ -225,6 +225,7 @@ def test_attack_and_audit_are_shown_where_they_were_run(a_run: Runs) -> None:
     assert "verdict no contradiction" in said
     assert page.count("data:image/png;base64,") == 1
     assert "attack and audit results" in said
+    assert "to publish these figures is a release of its own" in said
 
 
 def test_test_images_can_be_left_out(a_run: Runs) -> None:
