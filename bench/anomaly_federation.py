@@ -38,8 +38,10 @@ ROWS: dict[str, tuple[int, ...]] = {
     "privacy=sample privacy.sample.target_epsilon=8 anomaly.server_trusted=false": SEEDS,
     "privacy=sample privacy.sample.target_epsilon=8 anomaly.mechanism=dp_prototypes": SEEDS,
     "privacy=sample privacy.sample.target_epsilon=8 anomaly.mechanism=noisy_rows": SEEDS,
-    f"privacy=user privacy.user.target_epsilon=8 {MANY}": SEEDS,
-    f"privacy=hybrid privacy.user.target_epsilon=8 privacy.sample.target_epsilon=8 {MANY}": SEEDS,
+    f"privacy=user privacy.user.target_epsilon=8 {MANY}": (0,),
+    f"privacy=user privacy.user.target_epsilon=8 {MANY} anomaly.dimension=32": (0,),
+    f"privacy=user privacy.user.target_epsilon=8 {MANY} anomaly.dimension=64": (0,),
+    f"privacy=hybrid privacy.user.target_epsilon=8 privacy.sample.target_epsilon=8 {MANY}": (0,),
 }
 
 
@@ -87,7 +89,8 @@ def main() -> int:
         shown = []
         for name in SHOWN:
             values = [each[name] for each in found]
-            shown.append(f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}")
+            spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+            shown.append(f"{statistics.mean(values):.3f}{spread}")
         print(f"| `{words}` | {len(seeds)} | {' | '.join(shown)} |", flush=True)
     return 0
 
