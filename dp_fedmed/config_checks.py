@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 import re
 
-from dp_fedmed.config_schema import (
+from dp_fedmed.config_choices import (
     Clipping,
-    Config,
-    ConfigError,
     EngineName,
     Loss,
     MechanismName,
     PrivacyStyle,
-    SamplePrivacyConfig,
     SamplerName,
     ServerOptimizerName,
     TaskKind,
     Topology,
-    UserPrivacyConfig,
     Weighting,
+)
+from dp_fedmed.config_schema import (
+    Config,
+    ConfigError,
+    SamplePrivacyConfig,
+    UserPrivacyConfig,
     get,
     tree_keys,
 )

@@ -1,145 +1,33 @@
-"""The typed configuration tree: enumerations, frozen dataclasses, and how to walk them."""
+"""The typed configuration tree: frozen dataclasses, and how to walk them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, get_type_hints
+
+from dp_fedmed.config_choices import (
+    AccountantName,
+    Calibration,
+    Clipping,
+    EngineName,
+    GradMode,
+    Loss,
+    MechanismName,
+    OptimizerName,
+    PartitionName,
+    PrivacyStyle,
+    SamplerName,
+    ServerOptimizerName,
+    TaskKind,
+    Topology,
+    Weighting,
+)
 
 
 class ConfigError(ValueError):
     """A setting that cannot be right; it names the key, the value and a value that works."""
-
-
-class TaskKind(StrEnum):
-    """What is learned."""
-
-    classification = "classification"
-    segmentation = "segmentation"
-    anomaly = "anomaly"
-
-
-class Loss(StrEnum):
-    """Training losses; each is a mean of per-record losses."""
-
-    cross_entropy = "cross_entropy"
-    soft_dice = "soft_dice"
-    dice_ce = "dice_ce"
-
-
-class OptimizerName(StrEnum):
-    """Optimizers of a client's local training."""
-
-    sgd = "sgd"
-    adam = "adam"
-    adamw = "adamw"
-
-
-class ServerOptimizerName(StrEnum):
-    """How the server applies the averaged update (Reddi et al. 2021)."""
-
-    fedavg = "fedavg"
-    fedavgm = "fedavgm"
-    fedadam = "fedadam"
-
-
-class SamplerName(StrEnum):
-    """Who takes part in a round."""
-
-    all = "all"
-    fixed = "fixed"
-    poisson = "poisson"
-
-
-class Weighting(StrEnum):
-    """How much a client's update counts in the average."""
-
-    examples = "examples"
-    uniform = "uniform"
-
-
-class Topology(StrEnum):
-    """Who trains with whose records: a federation, or one of the two that it is compared with."""
-
-    federated = "federated"
-    centralized = "centralized"
-    local_only = "local_only"
-
-
-class PartitionName(StrEnum):
-    """How one data set is spread over simulated clients."""
-
-    iid = "iid"
-    dirichlet = "dirichlet"
-    pathological = "pathological"
-    size_skewed = "size_skewed"
-    natural = "natural"
-
-
-class EngineName(StrEnum):
-    """Where the clients compute."""
-
-    local = "local"
-    ray = "ray"
-
-
-class PrivacyStyle(StrEnum):
-    """Whose data a guarantee is about."""
-
-    none = "none"
-    sample = "sample"
-    user = "user"
-    hybrid = "hybrid"
-
-    @property
-    def protects_records(self) -> bool:
-        """Whether clients train with DP-SGD."""
-        return self in (PrivacyStyle.sample, PrivacyStyle.hybrid)
-
-    @property
-    def protects_clients(self) -> bool:
-        """Whether the server clips and noises whole updates."""
-        return self in (PrivacyStyle.user, PrivacyStyle.hybrid)
-
-
-class AccountantName(StrEnum):
-    """Which accountant calibrates and enforces."""
-
-    rdp = "rdp"
-    pld = "pld"
-
-
-class Calibration(StrEnum):
-    """Whether each client uses up its own budget, or all use the σ of the one that needs most."""
-
-    per_client = "per_client"
-    worst_client = "worst_client"
-
-
-class GradMode(StrEnum):
-    """How per-sample gradients are computed; `auto` measures once and stores its choice."""
-
-    auto = "auto"
-    hooks = "hooks"
-    functorch = "functorch"
-    ghost = "ghost"
-
-
-class MechanismName(StrEnum):
-    """What a private anomaly task releases of normal images: a statistic, or single rows (weak)."""
-
-    dp_gaussian = "dp_gaussian"
-    dp_prototypes = "dp_prototypes"
-    noisy_rows = "noisy_rows"
-
-
-class Clipping(StrEnum):
-    """How the norm that bounds a client's update is found."""
-
-    fixed = "fixed"
-    adaptive = "adaptive"
 
 
 @dataclass(frozen=True)
