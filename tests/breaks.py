@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STYLES = "tests/federation/test_styles.py"
 CLIENT_LEVEL = "tests/federation/test_client_level.py"
 DP_SGD = "tests/tasks/test_dp_sgd.py"
-RESUME = "tests/federation/test_resume.py"
+RESUME = "tests/federation/resume"
 ANOMALY = "tests/federation/test_anomaly.py"
 ROWS = "tests/federation/test_anomaly_rows.py"
 EVIDENCE = "tests/federation/test_anomaly_evidence.py"
@@ -300,21 +300,21 @@ BREAKS = [
         "federation/privacy_guard.py",
         "for charge in journal.charges if journal is not None else ():",
         "for charge in ():",
-        f"{RESUME}::test_an_interrupted_run_goes_on_and_spends_its_target",
+        f"{RESUME}/test_going_on.py::test_an_interrupted_run_goes_on_and_spends_its_target",
     ),
     Break(
         "a round that was released is released anew",
         "federation/strategy.py",
         "self._replayed = self.guard.journal.stored()",
         "self._replayed = None",
-        f"{RESUME}::test_a_release_that_is_on_disk_is_taken_from_there_and_nobody_is_asked",
+        f"{RESUME}/test_going_on.py::test_a_release_that_is_on_disk_is_taken_from_there_and_nobody_is_asked",
     ),
     Break(
         "a round done differently is not charged again",
         "federation/journal.py",
         "for charge in self._by_round.get((self.phase, server_round, digest), ()):",
         "for charge in [c for c in self.charges if c.server_round == server_round]:",
-        f"{RESUME}::test_going_back_to_do_something_else_is_charged_again",
+        f"{RESUME}/test_going_on.py::test_going_back_to_do_something_else_is_charged_again",
     ),
     Break(
         "an edited ledger is believed",
@@ -328,7 +328,7 @@ BREAKS = [
         "federation/journal.py",
         "        if self._data_ledger is not None:\n            clients",
         "        if False:\n            clients",
-        f"{RESUME}::test_a_data_ledger_adds_up_what_runs_spent_on_the_same_data",
+        f"{RESUME}/test_data_ledger.py::test_a_data_ledger_adds_up_what_runs_spent_on_the_same_data",
     ),
     Break(
         "a forged (σ, q, T) is believed",
