@@ -42,7 +42,11 @@ COMMANDS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns 0 (well), 1 (stopped early), 2 (wrong settings) or 130 (Ctrl-C)."""
+    """Run a command.
+
+    Returns:
+        0 (well), 1 (stopped early), 2 (wrong settings), 3 (a claim does not hold) or 130 (Ctrl-C).
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):
         print(HELP, end="")
