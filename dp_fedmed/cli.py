@@ -16,15 +16,15 @@ dp-fedmed: differentially private federated learning for medicine.
 Usage: dp-fedmed COMMAND [arguments]
 
 Commands:
-  run      train a federation, or sweep over many   dp-fedmed run task=digits
-  plan     what a run would spend, untrained        dp-fedmed plan privacy=sample
-  resume   go on with a run                         dp-fedmed resume checkpoints/my_run
-  ledger   what a run has spent, checked            dp-fedmed ledger verify checkpoints/my_run
-  audit    attack the claimed ε of a setting        dp-fedmed audit privacy=user
-  report   one page about a run or a sweep          dp-fedmed report checkpoints/my_run
-  attack   does the model tell who was in the data? dp-fedmed attack checkpoints/my_run
-  reconstruct   what a curious server would see     dp-fedmed reconstruct task=digits
-  data     who would hold which records             dp-fedmed data data.partition.name=dirichlet
+  plan         what a run would spend, untrained       dp-fedmed plan privacy=sample
+  run          train a federation, or sweep over many  dp-fedmed run task=digits
+  resume       go on with a run or a sweep             dp-fedmed resume checkpoints/my_run
+  report       one page about a run or a sweep         dp-fedmed report checkpoints/my_run
+  ledger       what a run has spent, checked           dp-fedmed ledger verify checkpoints/my_run
+  audit        attack the claimed ε of settings        dp-fedmed audit privacy=user
+  attack       ask a model who was in its data         dp-fedmed attack checkpoints/my_run
+  reconstruct  what a curious server would see         dp-fedmed reconstruct task=digits
+  data         who would hold which records            dp-fedmed data data.partition.name=dirichlet
 
 dp-fedmed run --help      groups, keys and examples
 dp-fedmed run --cfg job   every setting with the value it would have
@@ -36,7 +36,7 @@ at the end, and is yours to choose with run_dir=/absolute/path.
 """
 
 COMMANDS = (
-    *("run", "plan", "resume", "report", "ledger"),
+    *("plan", "run", "resume", "report", "ledger"),
     *("audit", "attack", "reconstruct", "data"),
 )
 
