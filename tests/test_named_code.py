@@ -44,7 +44,7 @@ def test_code_that_nobody_allowed_is_refused_before_it_is_imported(word: str) ->
     [
         "dp_fedmed.models.build.import_named",
         "dp_fedmed.models.build.inspect",
-        "torchvision.models._api.import_module",
+        "torchvision.models._api.load_state_dict_from_url",
         "torchvision.models.resnet.partial",
     ],
 )
