@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from dp_fedmed.federation.local_grid import LocalGrid
+from dp_fedmed.federation.local_grid import ENGINE_ERROR, LocalGrid
 from dp_fedmed.federation.stopping import StopRequest
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 ABSENCE_SECONDS = 30.0
-ENGINE_ERROR = 0  # Flower's code for a failure of the engine itself, not of the ClientApp
 
 
 class EngineLost(RuntimeError):

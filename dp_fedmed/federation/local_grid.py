@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_NODE_ID = 100
 CLIENT_FAILED = 2  # Flower's code for a ClientApp that raised
+ENGINE_ERROR = 0  # Flower's code for a failure of the engine itself, not of the ClientApp
 
 
 class LocalGrid(Grid):
@@ -140,7 +141,8 @@ class LocalGrid(Grid):
             if outcome.state is not None and len(outcome.state):
                 self._states[job.node_id] = outcome.state
             if outcome.content is None:
-                yield Message(Error(CLIENT_FAILED, outcome.error), reply_to=message)
+                code = ENGINE_ERROR if outcome.lost else CLIENT_FAILED
+                yield Message(Error(code, outcome.error), reply_to=message)
             else:
                 yield Message(outcome.content, reply_to=message)
 

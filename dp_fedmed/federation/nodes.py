@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +14,14 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from dp_fedmed.federation.failures import from_peer
-from dp_fedmed.federation.local_grid import LocalGrid
+from dp_fedmed.federation.local_grid import ENGINE_ERROR, LocalGrid
 
 logger = logging.getLogger(__name__)
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 QUERY = "query.name"
 POLL_SECONDS = 0.2
+TRIES = 3  # to introduce oneself; a worker that dies costs one
 MOST_RECORDS = 10**9  # that one client may say it has
 
 
@@ -78,9 +80,11 @@ def wait_for_nodes(
         return {client_name({"partition-id": p}): Node(n) for n, p in grid.partition_ids().items()}
     deadline = time.monotonic() + timeout
     known: dict[int, ConfigRecord] = {}
+    asked: Counter[int] = Counter()
     while True:
         new = sorted(set(grid.get_node_ids()) - set(known))
-        answers = _ask(grid, new, deadline - time.monotonic()) if new else {}
+        asked.update(new)
+        answers = _ask(grid, new, deadline - time.monotonic(), asked) if new else {}
         for node_id, answer in answers.items():
             known[node_id] = answer
             if expected is None and "num-partitions" in answer:
@@ -96,19 +100,24 @@ def wait_for_nodes(
         time.sleep(POLL_SECONDS)
 
 
-def _ask(grid: Grid, node_ids: list[int], timeout: float) -> dict[int, ConfigRecord]:
+def _ask(
+    grid: Grid, node_ids: list[int], timeout: float, asked: Mapping[int, int]
+) -> dict[int, ConfigRecord]:
+    """The answers of nodes; one whose worker was lost has none yet, and is asked again."""
     messages = [Message(RecordDict(), node_id, QUERY) for node_id in node_ids]
     answers = {}
     for reply in grid.send_and_receive(messages, timeout=max(1.0, timeout)):
+        node_id = reply.metadata.src_node_id
         if reply.has_error():
+            if reply.error.code == ENGINE_ERROR and asked[node_id] < TRIES:
+                continue
             raise NodeError(
-                f"node {reply.metadata.src_node_id} did not tell its name: "
-                f"{from_peer(reply.error.reason)}"
+                f"node {node_id} did not tell its name: {from_peer(reply.error.reason)}"
             )
         answer = reply.content.config_records.get("client", ConfigRecord())
         if not NAME_PATTERN.fullmatch(str(answer.get("name", ""))):
-            raise NodeError(f"node {reply.metadata.src_node_id} told a name that is not valid")
-        answers[reply.metadata.src_node_id] = answer
+            raise NodeError(f"node {node_id} told a name that is not valid")
+        answers[node_id] = answer
     return answers
 
 

@@ -51,6 +51,7 @@ class Outcome:
     content: RecordDict | None = None
     state: RecordDict | None = None
     error: str | None = None
+    lost: bool = False  # with its worker, through no fault of the client's
 
 
 class WorkerPool:
@@ -165,7 +166,8 @@ class WorkerPool:
                 worker.stop()
                 self._workers[index] = None
                 code = worker.process.exitcode
-                done[position] = Outcome(error=f"its worker process died (exit code {code})")
+                died = f"its worker process died (exit code {code})"
+                done[position] = Outcome(error=died, lost=True)
 
     def _give_up(self, done: dict[int, Outcome], waiting: deque[int]) -> None:
         """The deadline has passed: everything unfinished fails, busy workers are stopped."""

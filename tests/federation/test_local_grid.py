@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from dp_fedmed.federation.local_grid import FIRST_NODE_ID, LocalGrid
+from dp_fedmed.federation.nodes import NodeError, wait_for_nodes
 from tests.federation import apps
 
 
@@ -61,6 +63,35 @@ def test_a_worker_that_dies_is_replaced_and_costs_one_reply(grid_of) -> None:
         replies = ask(grid)
         assert [r.has_error() for r in replies] == [False, True, False, False, False, False]
         assert "exit code -9" in replies[1].error.reason
+
+
+def introducing_app(tries: Path, deaths: int) -> ClientApp:
+    """Its second client takes its worker down the first few times that it is asked for its name."""
+    app = ClientApp()
+
+    @app.query("name")
+    def name(message: Message, context: Context) -> Message:
+        number = int(context.node_config["partition-id"])
+        if number == 1 and len(list(tries.iterdir())) < deaths:
+            (tries / str(time.monotonic_ns())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        told = ConfigRecord({"name": f"client-{number}"})
+        return Message(RecordDict({"client": told}), reply_to=message)
+
+    return app
+
+
+def test_a_worker_that_dies_while_names_are_asked_is_asked_again(grid_of, tmp_path: Path) -> None:
+    grid = grid_of(introducing_app(tmp_path, 2), 2)
+    nodes = wait_for_nodes(grid, expected=6, timeout=20, ask_all=True)
+    assert sorted(nodes) == [f"client-{n}" for n in range(6)]
+
+
+def test_a_client_whose_worker_always_dies_is_named(grid_of, tmp_path: Path) -> None:
+    grid = grid_of(introducing_app(tmp_path, 99), 2)
+    with pytest.raises(NodeError, match=r"node 101 did not tell its name: .* died"):
+        wait_for_nodes(grid, expected=6, timeout=20, ask_all=True)
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_worker_killed_while_idle_costs_nothing(grid_of) -> None:
