@@ -283,6 +283,7 @@ def audited(config: Config, target: Target, data: DataConfig, clients: int) -> C
         privacy=_privacy(config.privacy, target),
         checkpoint=CheckpointConfig(every=target.rounds, keep=1),
         data_ledger=None,
+        allow_code=[*config.allow_code, canaries.__name__],
     )
 
 
