@@ -36,7 +36,7 @@ from dp_fedmed.learning import LocalRound, make_work
 
 logger = logging.getLogger(__name__)
 
-MOST_CLASSES = 100_000
+MOST_CLASSES, MOST_CHANNELS = 100_000, 16
 
 
 class ClientRuntime:
@@ -212,7 +212,14 @@ class ClientRuntime:
         """Once per process: the network, and the threads on which every engine's results depend."""
         shape = [int(n) for n in told["input_shape"]]  # type: ignore[union-attr]
         classes = int(told["num_classes"])  # type: ignore[arg-type]
-        if tuple(shape) != records.x.shape[1:] or not 1 <= classes <= MOST_CLASSES:
+        # A backbone takes grey and coloured images alike; a network takes what it was built for.
+        first = 1 if self.config.task.kind is TaskKind.anomaly else 0
+        same = tuple(shape[first:]) == records.x.shape[1 + first :]
+        if (
+            not same
+            or max(shape[:first], default=1) > MOST_CHANNELS
+            or not 1 <= classes <= MOST_CLASSES
+        ):
             raise ConfigError(
                 f"the server's records have shape {shape} and {classes} classes, this client's "
                 f"shape {list(records.x.shape[1:])}: start both with the same data settings"
