@@ -28,6 +28,7 @@ from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.models import MLP
 from dp_fedmed.privacy import get_privacy_spent
 from dp_fedmed.reporting.display import LogDisplay
+from dp_fedmed.reporting.run_log import quiet_console
 
 SIGMA = 2.0
 RAISES, LAGS, DIES = 0.15, 0.03, 0.02  # of all clients of all rounds
@@ -212,6 +213,7 @@ def rows() -> list[Row]:
 
     The ledger is held in memory, with a name for each client of each cohort: that grows.
     """
+    quiet_console()  # of ten thousand failures
     found = []
     for style, clients, rounds, rate in (("user", 1000, 50, 0.5), ("sample", 300, 10, 1.0)):
         run = faulty_run(style, clients=clients, rounds=rounds, rate=rate)

@@ -35,6 +35,12 @@ CARD = "tests/reporting/test_privacy_card.py"
 RUN_REPORT = "tests/reporting/test_run_report.py"
 SWEEP_REPORT = "tests/reporting/test_sweep_report.py"
 STOPPING = "tests/federation/test_stopping.py"
+HOSTILE_CLIENTS = "tests/federation/test_hostile_clients.py"
+HOSTILE_SERVER = "tests/federation/test_hostile_server.py"
+SECRETS = "tests/federation/test_secrets.py"
+NAMED_CODE = "tests/test_named_code.py"
+FAULTS = "tests/federation/test_faults.py"
+LOCAL_GRID = "tests/federation/test_local_grid.py"
 
 
 @dataclass(frozen=True)
@@ -516,6 +522,190 @@ BREAKS = [
         "judged = setting.val if by_val and setting.val is not None else setting.test",
         "judged = setting.test",
         f"{SWEEP_REPORT}::test_the_best_is_chosen_by_validation_among_private_runs_within_epsilon",
+    ),
+    Break(
+        "peer: the size of an array is not compared before it is read",
+        "federation/arrays.py",
+        "if size > most:",
+        "if False:",
+        f"{HOSTILE_CLIENTS}::test_an_unfit_reply_is_refused_and_said_once",
+    ),
+    Break(
+        "peer: no limit on a norm where nobody clips",
+        "federation/strategy.py",
+        "LARGEST_NORM if self.mechanism is None else None",
+        "None",
+        f"{HOSTILE_CLIENTS}::test_where_nobody_clips_absurd_updates_are_refused",
+    ),
+    Break(
+        "peer: no limit on a count of examples",
+        "federation/replies.py",
+        "not 0 <= examples <= MOST_EXAMPLES",
+        "examples < 0",
+        f"{HOSTILE_CLIENTS}::test_an_unfit_reply_is_refused_and_said_once",
+    ),
+    Break(
+        "peer: a count of examples is not compared with the plan",
+        "federation/strategy.py",
+        "self.guard.check_examples(name, examples)",
+        "pass",
+        f"{HOSTILE_CLIENTS}::test_an_unfit_reply_is_refused_and_said_once",
+    ),
+    Break(
+        "peer: a forged σ is accepted",
+        "federation/privacy_guard.py",
+        "if realised.get(key) != expected[key]:",
+        "if False:",
+        f"{HOSTILE_CLIENTS}::test_an_unfit_reply_is_refused_and_said_once",
+    ),
+    Break(
+        "peer: replies are not matched with messages",
+        "federation/exchange.py",
+        "if message is not None and message.metadata.dst_node_id == node:",
+        "if True:",
+        f"{HOSTILE_CLIENTS}::test_an_unfit_reply_is_refused_and_said_once",
+    ),
+    Break(
+        "peer: text is logged as it came",
+        "federation/failures.py",
+        "    said = str(text)",
+        "    return str(text)\n    said = str(text)",
+        f"{HOSTILE_CLIENTS}::test_nobody_writes_lines_of_its_own_into_the_log",
+    ),
+    Break(
+        "peer: a warning in every round",
+        "federation/strategy.py",
+        "if reason not in warned and",
+        "if",
+        f"{HOSTILE_CLIENTS}::test_an_unfit_reply_is_refused_and_said_once",
+    ),
+    Break(
+        "peer: a client takes any σ",
+        "learning/gradient.py",
+        "if not max(least, LEAST_NOISE) <= noise < math.inf:",
+        "if False:",
+        f"{HOSTILE_SERVER}::test_a_client_refuses_what_its_settings_do_not_imply",
+    ),
+    Break(
+        "peer: a client takes any style",
+        "client_app.py",
+        'if told.get("style", style) != style:',
+        "if False:",
+        f"{HOSTILE_SERVER}::test_a_client_refuses_what_its_settings_do_not_imply",
+    ),
+    Break(
+        "peer: a site's limit counts each run by itself",
+        "federation/client_ledger.py",
+        "(self._spent, budget.all_runs_epsilon, budget.all_runs_delta),",
+        "",
+        f"{HOSTILE_SERVER}::test_all_runs_together_keep_to_the_sites_own_limit",
+    ),
+    Break(
+        "peer: a second answer is not paid for",
+        "federation/client_ledger.py",
+        "if self._paid[asked.key] <= len(before):",
+        "if False:",
+        f"{HOSTILE_SERVER}::test_averaging_is_paid_for",
+    ),
+    Break(
+        "peer: a server's ledger may go back",
+        "federation/client_ledger.py",
+        "if run.ledger >= asked.ledger:",
+        "if False:",
+        f"{HOSTILE_SERVER}::test_a_ledger_that_goes_back_or_forks_is_refused",
+    ),
+    Break(
+        "peer: a client takes any arrays for the model",
+        "learning/gradient.py",
+        "return model_arrays.checked(sent, self.state.read())",
+        "return model_arrays.from_record(sent)",
+        f"{HOSTILE_SERVER}::test_a_model_that_is_not_its_own_is_refused",
+    ),
+    Break(
+        "peer: a public noise seed at a site",
+        "federation/site_rules.py",
+        "if config.privacy.noise_seed is not None:",
+        "if False:",
+        f"{HOSTILE_SERVER}::test_settings_of_a_server_do_not_overrule_the_site",
+    ),
+    Break(
+        "peer: named code is not checked",
+        "named_code.py",
+        "if is_within(path, [*DECLARED[key], *allowed]):",
+        "if True:",
+        f"{NAMED_CODE}::test_code_that_nobody_allowed_is_refused_before_it_is_imported",
+    ),
+    Break(
+        "peer: code that a declared module imports is open",
+        "named_code.py",
+        "if is_within(path, DECLARED[key]) and not is_within(home, DECLARED[key]):",
+        "if False:",
+        f"{NAMED_CODE}::test_a_declared_module_is_no_way_to_other_code",
+    ),
+    Break(
+        "peer: a server's allow_code counts at a site",
+        "federation/site_rules.py",
+        "config.model._target_, self.allow_code, how",
+        "config.model._target_, config.allow_code, how",
+        f"{HOSTILE_SERVER}::test_settings_of_a_server_do_not_overrule_the_site",
+    ),
+    Break(
+        "peer: folders in the log",
+        "reporting/run_log.py",
+        "if len(path) > 1:",
+        "if False:",
+        f"{SECRETS}::test_nothing_secret_is_written_or_sent",
+    ),
+    Break(
+        "peer: a client's failure in run.log",
+        "reporting/run_log.py",
+        "handler.addFilter(lambda record: record.name != CLIENT_LOGGER)",
+        "pass",
+        f"{SECRETS}::test_a_clients_failure_stays_in_a_file_of_its_own",
+    ),
+    Break(
+        "peer: the ledger's key in the report",
+        "federation/server_run.py",
+        "        self.directory.write_json(REPORT_FILE, report, durable=durable)",
+        "        report['key'] = bytes(self.store.mac_key._secret).hex()\n"
+        "        self.directory.write_json(REPORT_FILE, report, durable=durable)",
+        f"{SECRETS}::test_nothing_secret_is_written_or_sent",
+    ),
+    Break(
+        "peer: a record goes with the answer",
+        "client_app.py",
+        'content["metrics"] = MetricRecord({"num-examples"',
+        'content["x"] = ConfigRecord({"x": records.x.tobytes()})\n'
+        '        content["metrics"] = MetricRecord({"num-examples"',
+        f"{SECRETS}::test_nothing_secret_is_written_or_sent",
+    ),
+    Break(
+        "peer: key files by the umask",
+        "privacy/keys.py",
+        "os.open(temporary, flags, 0o600)",
+        "os.open(temporary, flags)",
+        f"{SECRETS}::test_private_files_are_for_their_owner_even_without_a_umask_and_no_pickle_is_read",
+    ),
+    Break(
+        "peer: every second round is not charged",
+        "federation/privacy_guard.py",
+        "federation=self.plan.user_event,",
+        "federation=self.plan.user_event if server_round % 2 else None,",
+        f"{FAULTS}::test_a_run_full_of_faults_ends_with_the_right_epsilon_and_leaves_nothing",
+    ),
+    Break(
+        "peer: a worker lost with an introduction ends the run",
+        "federation/nodes.py",
+        "if reply.error.code == ENGINE_ERROR and asked[node_id] < TRIES:",
+        "if False:",
+        f"{LOCAL_GRID}::test_a_worker_that_dies_while_names_are_asked_is_asked_again",
+    ),
+    Break(
+        "peer: metrics are sent under a site's limit",
+        "federation/site_rules.py",
+        "if self.max_epsilon is not None and not self.publish_metrics:",
+        "if False:",
+        f"{HOSTILE_SERVER}::test_metrics_of_private_records_are_not_sent_under_a_limit",
     ),
 ]
 
