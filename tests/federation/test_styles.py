@@ -205,7 +205,8 @@ def test_running_statistics_do_not_leave_a_private_client(small: Callable[..., C
     network = "model._target_=tests.federation.apps.RemembersItsInputs"
     noisy = ("privacy.sample.grad_mode=hooks", "privacy.sample.noise_multiplier=20")
     for style in ("none", "sample"):
-        config = small(f"privacy={style}", network, *noisy, "training.lr=0.1")
+        own = ("allow_code=[tests]", network)
+        config = small(f"privacy={style}", *own, *noisy, "training.lr=0.1")
         model = RunDirectory(run_federation(config).run_dir).load_model()
         assert bool(model["mean"].any()) is (style == "none")
 
