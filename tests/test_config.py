@@ -99,11 +99,12 @@ def test_a_contradiction_names_both_keys(overrides: list[str], keys: list[str]) 
 
 
 def test_every_number_in_the_tree_has_a_range() -> None:
+    config = compose()
+    values = {item: get(config, item) for item in tree_keys(Config)}
     numbers = {
         item
-        for item in tree_keys(Config)
-        if isinstance(get(compose(), item), int | float)
-        and not isinstance(get(compose(), item), bool)
+        for item, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
     }
     assert numbers <= {key for key, _, _ in RANGES}
 

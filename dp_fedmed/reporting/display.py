@@ -115,7 +115,9 @@ class ConsoleDisplay:
     def stopping(self) -> None:
         """Say so in the panel, or in a line."""
         self._panel.is_stopping = True
-        if self._live is None:
+        if (live := self._live) is not None:
+            live.refresh()  # the round may be over before the panel's next turn
+        else:
             self.console.print(STOPPING, soft_wrap=True, highlight=False)
 
     def round(self, record: RoundRecord) -> None:

@@ -14,7 +14,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,14 @@ def command(folder: Path, *words: str) -> list[str]:
 def let_ctrl_c_work() -> None:
     """A shell's background job passes on that SIGINT is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.fixture
+def heard_ctrl_c() -> Iterator[None]:
+    """Ctrl-C reaches this process even where the tests are a background job."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Terminal:
@@ -77,7 +85,8 @@ class Terminal:
 
 def test_on_a_terminal_the_panel_is_drawn_and_ctrl_c_ends_the_round(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    terminal = Terminal(command(folder, "engine.workers=2"))
+    rounds_to_be_seen = "training.local_steps=40"  # of some tenths of a second
+    terminal = Terminal(command(folder, "engine.workers=2", rounds_to_be_seen))
     terminal.read_until(lambda seen: re.search(r"\b[2-9] of 400", seen) is not None)
     terminal.press_ctrl_c()
     assert terminal.exit_code() == 130
@@ -135,6 +144,7 @@ def test_without_a_terminal_there_are_lines_and_a_second_ctrl_c_ends_at_once(
     assert (result.stopped, result.rounds) == ("completed", 1)
 
 
+@pytest.mark.usefixtures("heard_ctrl_c")
 def test_the_first_request_waits_for_the_round_only_while_there_are_rounds() -> None:
     stop, told = StopRequest(), threading.Event()
     with on_ctrl_c(stop):
@@ -150,6 +160,7 @@ def test_the_first_request_waits_for_the_round_only_while_there_are_rounds() -> 
         os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.usefixtures("heard_ctrl_c")
 def test_a_run_in_another_thread_is_asked_and_never_cut_off() -> None:
     stop = StopRequest()
     with on_ctrl_c(stop, in_thread=True), stop.during_rounds(lambda: None):
