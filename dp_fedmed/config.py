@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -127,6 +128,7 @@ def default_runs_dir() -> str:
     return str(Path.cwd() / "checkpoints")
 
 
+@functools.cache
 def register() -> None:
     """Make the typed tree and our two resolvers known to Hydra (safe to call twice)."""
     from hydra.core.config_store import ConfigStore
@@ -137,8 +139,12 @@ def register() -> None:
     OmegaConf.register_new_resolver("releases", num_releases, replace=True)
 
 
+@functools.cache
 def schema() -> DictConfig:
-    """The typed tree as a writable node (OmegaConf makes frozen dataclasses read-only)."""
+    """The typed tree as a writable node (OmegaConf makes frozen dataclasses read-only).
+
+    One for all: whoever merges into it merges into a copy.
+    """
     from omegaconf import DictConfig, OmegaConf
 
     def unlock(node: Any) -> None:

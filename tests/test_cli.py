@@ -161,6 +161,7 @@ def test_a_users_own_config_folder_is_used(tmp_path: Path) -> None:
     assert "did you mean 'training.lr'" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_and_its_ledger_shown(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     settings = ["privacy=hybrid", "federation.num_clients=6", "federation.num_rounds=2"]

@@ -147,6 +147,7 @@ def as_here(command: str, places: dict[str, Path], folder: Path, number: int) ->
 TRIED: set[str] = set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=name_of)
 def test_every_command_of_a_page_runs(
     page: Path,

@@ -54,6 +54,7 @@ def test_one_worker_and_several_give_the_same_model(
     assert not same(one, final_model(small(*settings, "seed=1")))
 
 
+@pytest.mark.slow
 def test_clients_with_several_threads_work_on_a_pool_and_never_hang(
     small: Callable[..., Config], tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def results(sweep: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (sweep / "results.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_sweep_writes_its_table_survives_a_failed_job_and_shares_a_ledger(tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     shared = [f"data_ledger={tmp_path}/shared/ledger.jsonl", "data.id=biopsies"]
@@ -113,6 +114,7 @@ def _wait_for_rounds(run: Path, rounds: int, process: subprocess.Popen[str]) -> 
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds workers through /proc")
+@pytest.mark.slow
 def test_a_killed_worker_and_ctrl_c_lose_nothing(tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     settings = ["federation.num_clients=2", "federation.num_rounds=60", "checkpoint.every=3"]
