@@ -25,7 +25,7 @@ run: $(READY) ## train the default experiment on embedded data (breast cancer, 5
 	$(BIN)/dp-fedmed run
 
 test: $(READY) lint ## lint, types, and the whole test suite on all cores, with its coverage
-	$(BIN)/python -m pytest -n logical --dist loadfile --cov --cov-report=term
+	$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
