@@ -383,6 +383,17 @@ def _check_data_ledger(config: Config) -> None:
             f"data_ledger={path} counts what runs spend on the same data: say which data they are, "
             "for example data.id=chest-xrays-2024"
         )
+    unbounded = None
+    if config.privacy.style is PrivacyStyle.none:
+        unbounded = "privacy=none"
+    elif config.privacy.noise_seed is not None:
+        unbounded = f"privacy.noise_seed={config.privacy.noise_seed}"
+    if unbounded is not None:
+        raise ConfigError(
+            f"{unbounded} protects nobody, so no sum in data_ledger={path} could count it: use "
+            "privacy=sample, user or hybrid, or data_ledger=null and keep what the run makes with "
+            "those who hold the data"
+        )
 
 
 def _check_noise_source(level: str, settings: SamplePrivacyConfig | UserPrivacyConfig) -> None:

@@ -1,14 +1,16 @@
 """What all runs together have spent on the same data: one file that they share.
 
 A record may be at one client in one run and at another in the next, so each run counts with its
-worst client, and the worst clients of all runs compose.
+worst client, and the worst clients of all runs compose. A run counts for a unit that it does not
+protect too: a client has no bound at all once a run protects records only, and a record in a run
+that protects clients only is worth what a client that is replaced is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dp_fedmed.federation.shared_events import from_entries, to_entries
-from dp_fedmed.privacy import PrivacyEvent
+from dp_fedmed.privacy import History, PrivacyEvent, group_epsilon
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Head, Ledger, LedgerError
 from dp_fedmed.privacy.rdp import ORDERS, rdp_to_epsilon, sampled_gaussian_rdp
@@ -27,15 +29,18 @@ OPEN, SPENT = "OPEN", "SPENT"
 
 @dataclass
 class RunSpending:
-    """One run's part: RDP of each client's records, and of the client level."""
+    """One run's part: RDP of each client's records, and what the client level went through."""
 
     clients: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
-    federation: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(len(ORDERS)))
+    federation: History = field(default_factory=History)
+    neighbours: set[str] = field(default_factory=set)
 
     def add(self, body: Mapping[str, Any]) -> None:
         """Count one SPENT record in."""
         if body["federation"] is not None:
-            self.federation = self.federation + _rdp(PrivacyEvent.from_json(body["federation"]))
+            event = PrivacyEvent.from_json(body["federation"])
+            self.federation.add(event)
+            self.neighbours.add(event.adjacency)
         for name, event in from_entries(body["clients"]).items():
             self.clients[name] = self.clients.get(name, np.zeros(len(ORDERS))) + _rdp(event)
 
@@ -84,6 +89,7 @@ class DataLedger:
                 two copies of its directory.
         """
         self._catch_up()
+        self.refuse_other_neighbours(federation)
         known = self._seen.get(head.number)
         if known is not None:
             if known != head.mac:
@@ -103,6 +109,23 @@ class DataLedger:
                 "clients": to_entries(clients),
             },
         )
+
+    def refuse_other_neighbours(self, federation: PrivacyEvent | None) -> None:
+        """Refuse a client-level event that does not compose with those of other runs.
+
+        Raises:
+            LedgerError: naming the setting.
+        """
+        if federation is None:
+            return
+        self._catch_up()
+        held = {name for run in self._runs.values() for name in run.neighbours}
+        if held - {federation.adjacency}:
+            raise LedgerError(
+                f"federation.sampler states this run's guarantee for {federation.adjacency} "
+                f"neighbours, and other runs on data.id={self.data_id} theirs for "
+                f"{', '.join(sorted(held))}: the two do not compose; use the sampler of those runs"
+            )
 
     def check(self, ledger: Ledger) -> None:
         """Refuse a run directory that is older than what this ledger has seen of it.
@@ -135,13 +158,14 @@ class DataLedger:
         """ε of everything that all runs spent on this data, and of one more that is planned."""
         self._catch_up()
         runs = [*self._runs.values(), *([] if planned is None else [planned])]
-        records = sum((run.records for run in runs), np.zeros(len(ORDERS)))
-        federation = sum((run.federation for run in runs), np.zeros(len(ORDERS)))
+        records_only = sum(bool(run.clients) and not run.federation for run in runs)
+        federation = History().plus(*(run.federation for run in runs))
         return {
             "data_id": self.data_id,
             "runs": len(runs),
-            "record": _epsilon(records, delta_record),
-            "client": _epsilon(federation, delta_client),
+            "record": _for_a_record(runs, delta_record),
+            "client": None if records_only else _client_epsilon(federation, delta_client),
+            "unbounded": {"client": records_only} if records_only and federation else {},
             "note": (
                 "each run counts with its worst client, since a record may be at another client in "
                 "another run"
@@ -172,13 +196,28 @@ def open_data_ledger(path: Path) -> Ledger:
         raise LedgerError(str(error)) from None
 
 
+def _for_a_record(runs: Sequence[RunSpending], delta: float) -> dict[str, float] | None:
+    """ε of one record, if any run protects records at all.
+
+    Changing a record changes its client: in runs that protect clients only, the client goes and
+    comes back, which is a group of two. Both parts get half of δ and add up.
+    """
+    protecting = [run for run in runs if run.clients]
+    if not protecting:
+        return None
+    rdp = sum((run.records for run in protecting), np.zeros(len(ORDERS)))
+    within = History().plus(*(run.federation for run in runs if not run.clients))
+    if not within:
+        return {"epsilon": rdp_to_epsilon(rdp, delta=delta)[0], "delta": delta}
+    epsilon = rdp_to_epsilon(rdp, delta=delta / 2)[0]
+    return {"epsilon": epsilon + group_epsilon(within, size=2, delta=delta / 2), "delta": delta}
+
+
+def _client_epsilon(federation: History, delta: float) -> dict[str, float] | None:
+    return {"epsilon": federation.epsilon(delta=delta), "delta": delta} if federation else None
+
+
 def _rdp(event: PrivacyEvent) -> np.ndarray[Any, Any]:
     kind, sigma, q = event.key
     vector = sampled_gaussian_rdp if kind == "poisson" else fixed_size_rdp
     return event.count * vector(noise_multiplier=sigma, sample_rate=q)
-
-
-def _epsilon(rdp: np.ndarray[Any, Any], delta: float) -> dict[str, float] | None:
-    if not rdp.any():
-        return None
-    return {"epsilon": rdp_to_epsilon(rdp, delta=delta)[0], "delta": delta}

@@ -264,6 +264,8 @@ class ServerRun:
                 f"federation.max_participations={self.config.federation.max_participations} is "
                 "used up by every client: give a larger one with new_phase=true"
             )
+        if self.store.data_ledger is not None:
+            self.store.data_ledger.refuse_other_neighbours(plan.user_event)
         for earlier in self.store.past.values():
             old, new = earlier.user_event, plan.user_event
             if old is not None and new is not None and old.adjacency != new.adjacency:

@@ -196,6 +196,9 @@ def _all_runs(facts: RunFacts) -> dict[str, Any] | None:
         and number(bound.get("epsilon")) is not None
         and number(bound.get("delta")) is not None
     ]
+    unbounded = held.get("unbounded")
+    if isinstance(unbounded, dict) and number(unbounded.get("client")) is not None:
+        parts.append(f"no bound for one client, since {unbounded['client']} protect records only")
     return {"count": held.get("runs", "?"), "text": ", ".join(parts)} if parts else None
 
 

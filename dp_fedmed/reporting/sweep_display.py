@@ -197,10 +197,13 @@ def spending_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
     for level, (epsilon, delta, runs) in spent_together(rows).items():
         if runs > 1:
-            lines.append(
-                f"These {runs} runs used the same data: to publish all of them costs a "
-                f"{LEVEL_WORDS[level]} ε = {epsilon:.3g} at δ = {delta:.2g} (conservative sum)."
-            )
+            unit, others = LEVEL_WORDS[level], len(rows) - runs
+            begin, end = f"These {runs} runs used the same data", ""
+            if others:
+                begin = f"{runs} of {len(rows)} runs on the same data protect a {unit}"
+                end = f"; the other {others} promise a {unit} nothing"
+            costs = f"costs a {unit} ε = {epsilon:.3g} at δ = {delta:.2g} (conservative sum)"
+            lines.append(f"{begin}: to publish all of them {costs}{end}.")
     if lines:
         lines.append(
             "Choosing the best of them by its results is covered by no run's ε. "

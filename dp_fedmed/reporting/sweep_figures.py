@@ -30,6 +30,13 @@ def sweep_figures(facts: SweepFacts) -> list[Drawn]:
     return found
 
 
+def _colours(settings: list[Setting]) -> dict[tuple[str, ...], str]:
+    """By line, the same in all figures of a task; what has no guarantee is grey."""
+    private = dict.fromkeys(s.first.line for s in settings if s.is_private)
+    chosen = {line: SERIES[index % len(SERIES)] for index, line in enumerate(private)}
+    return {s.first.line: chosen.get(s.first.line, MUTED) for s in settings}
+
+
 def _curve(settings: list[Setting], level: str, task: str, title: str) -> Drawn:
     figure, (axes,) = blank(3.2)
     lines: dict[tuple[str, ...], list[tuple[float, Spread]]] = {}
@@ -39,13 +46,14 @@ def _curve(settings: list[Setting], level: str, task: str, title: str) -> Drawn:
         if setting.is_private and epsilon is not None:
             lines.setdefault(setting.first.line, []).append((epsilon, setting.test))
             labels[setting.first.line] = setting.line_label
-    for index, (line, points) in enumerate(lines.items()):
+    colours = _colours(settings)
+    for line, points in lines.items():
         points.sort(key=lambda point: point[0])
         axes.errorbar(
             [epsilon for epsilon, _ in points],
             [test.mean for _, test in points],
             yerr=[test.sd or 0.0 for _, test in points],
-            color=SERIES[index % len(SERIES)],
+            color=colours[line],
             label=labels[line],
             lw=2,
             marker="o",
@@ -96,14 +104,13 @@ def _epsilon_axis(axes: Any, spent: list[float]) -> None:
 def _side_by_side(settings: list[Setting], task: str, title: str) -> Drawn:
     figure, (axes,) = blank(1.0 + 0.27 * len(settings))
     metric = metric_name(settings[0].first.metric)
-    styles = list(dict.fromkeys(setting.first.style for setting in settings))
+    colours = _colours(settings)
     for place, setting in enumerate(settings):
-        colour = SERIES[styles.index(setting.first.style) % len(SERIES)]
         axes.errorbar(
             [setting.test.mean],
             [place],
             xerr=[setting.test.sd or 0.0],
-            color=colour,
+            color=colours[setting.first.line],
             marker="o",
             ms=5,
             capsize=3,

@@ -130,11 +130,14 @@ def _together(facts: SweepFacts) -> list[str]:
     found = []
     for task in facts.tasks:
         for level, unit in UNIT_OF.items():
-            total = spent_together((job for job in facts.done if job.task == task), level)
+            jobs = [job for job in facts.done if job.task == task]
+            total = spent_together(jobs, level)
             if total is not None:
+                others = len(jobs) - int(total["runs"])
                 found.append(
-                    f"Publishing all {total['runs']:.0f} private runs of {task} costs {unit} at "
-                    f"most {epsilon_of(total)}."
+                    f"Publishing all {total['runs']:.0f} runs of {task} that protect {unit} costs "
+                    f"it at most {epsilon_of(total)}"
+                    + (f"; the other {others} promise {unit} nothing." if others else ".")
                 )
     return found
 

@@ -71,7 +71,7 @@ def test_a_real_sweep_is_compared_and_linked(
     assert "&lt;b&gt;cannot&lt;/b&gt; be met; see …/run.log" in page
     assert "/home/ann" not in page
     assert str(a_sweep.parent) not in page
-    assert "Publishing all 4 private runs of breast_cancer costs one record at most" in page
+    assert "Publishing all 4 runs of breast_cancer that protect one record costs it at most" in page
     summary = (a_sweep / "report" / "report.md").read_text()
     assert "| sample, ε 1 | 1.00 |" in summary
     assert (a_sweep / "report" / "figures" / "curve_breast_cancer_sample.png").is_file()
@@ -189,8 +189,12 @@ def test_costs_are_told_where_there_are_baselines(tmp_path: Path) -> None:
 
 def test_runs_on_the_same_data_add_up(tmp_path: Path) -> None:
     rows = [row(0, epsilon=1.0), row(1, epsilon=2.5), row(2, "none")]
-    total = spent_together(sweep_of(tmp_path, rows).done, "sample")
+    facts = sweep_of(tmp_path, rows)
+    total = spent_together(facts.done, "sample")
     assert total == {"epsilon": 3.5, "delta": pytest.approx(2e-5), "runs": 2}
+    page = " ".join(sweep_page(facts, [], {}).split())
+    assert "2 runs of digits that protect one record costs it at most" in page
+    assert "the other 1 promise one record nothing" in page
 
 
 @pytest.mark.parametrize("folder", ["../outside", "javascript:alert(1)", "/etc", "..", "", "a/b"])

@@ -14,6 +14,7 @@ import pytest
 from dp_fedmed.config import Config, ConfigError
 from dp_fedmed.federation.durable import RunLocked
 from dp_fedmed.federation.engines import run_federation
+from dp_fedmed.reporting.sweep_display import spending_lines
 from dp_fedmed.sweeps.directory import (
     SweepDirectory,
     clear_unbegun,
@@ -194,3 +195,7 @@ def test_what_runs_spend_is_added_up() -> None:
     spent = spent_together(rows)
     assert spent["sample"] == (3.0, pytest.approx(2e-5), 2)
     assert spent["user"] == (4.0, 1e-3, 1)
+    (line, _) = spending_lines(rows)
+    assert f"2 of {len(rows)} runs on the same data protect a record" in line
+    assert f"the other {len(rows) - 2} promise a record nothing" in line
+    assert spending_lines(rows[:1]) == []
