@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
@@ -376,6 +377,10 @@ class Config:
 
     def to_yaml(self) -> str:
         """The whole tree as YAML, as it stands in a run directory."""
+        return self._yaml
+
+    @functools.cached_property
+    def _yaml(self) -> str:
         from omegaconf import OmegaConf
 
         return OmegaConf.to_yaml(OmegaConf.structured(self))

@@ -14,18 +14,22 @@ import pytest
 from dp_fedmed.config import Config, compose
 from tests.federation.anomaly_runs import TINY
 
+ROOT = Path(__file__).resolve().parents[1]
+MEASURED = ("tests/privacy", "tests/federation", "dp_fedmed/privacy", "dp_fedmed/federation")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that no core is left alone with the last one.
 
-    Slow tests repeat in whole runs what quick ones reach in parts, so coverage is measured without
-    them: its tracer would double their time.
+    Coverage is of privacy and federation, and measured by their own quick tests alone: the tracer
+    would double the time of all others.
     """
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    files = {item.path for item in slow}
-    for item in slow:
-        item.add_marker(pytest.mark.no_cover)
-    items.sort(key=lambda item: item.path not in files)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+    for item in items:
+        own = any(item.path.is_relative_to(ROOT / folder) for folder in MEASURED)
+        if not own or item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.no_cover)
 
 
 @pytest.fixture
@@ -54,12 +58,3 @@ def tiny(tmp_path: Path) -> Callable[..., Config]:
         return compose([*TINY, f"run_dir={tmp_path}/run{next(made)}", *words])
 
     return make
-
-
-@pytest.fixture
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs draw no curves and no partitions, which takes longer than a tiny run."""
-    from dp_fedmed.federation import server_run
-
-    monkeypatch.setattr(server_run, "plot_metrics", lambda *_: None)
-    monkeypatch.setattr(server_run.ServerRun, "_describe_clients", lambda *_: None)

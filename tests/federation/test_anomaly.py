@@ -29,8 +29,6 @@ from dp_fedmed.privacy.noise import NoiseKey, NoiseStream
 from dp_fedmed.reporting.display import LogDisplay
 from tests.federation.anomaly_runs import FIXED_NOISE, Crash, CrashAt, report_of
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 EVERYONE = ("federation.sampler=all", "federation.sample_rate=1.0")
 STYLES = ("none", "sample", "user", "hybrid")
 

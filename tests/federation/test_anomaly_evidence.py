@@ -17,8 +17,6 @@ from dp_fedmed.tasks.fairness import fairness
 from dp_fedmed.tasks.patchcore.feature_cache import FeatureCache
 from dp_fedmed.tasks.patchcore.features import PatchFeatures
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 
 def rows(file: Path) -> list[dict]:
     return [json.loads(line) for line in file.read_text().splitlines()]

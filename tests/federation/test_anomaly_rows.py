@@ -25,7 +25,6 @@ from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.noise import NoiseKey, NoiseStream
 from tests.federation.anomaly_runs import FIXED_NOISE, report_of
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 ROWS = ("privacy=sample", "anomaly.mechanism=noisy_rows")
 
 

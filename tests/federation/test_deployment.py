@@ -104,7 +104,7 @@ def test_sites_train_on_their_own_data_with_their_own_keys(
     server = medmnist_file(tmp_path / "server" / "public.npz", 9, 20)
     folder = tmp_path / "run"
     overrides = (
-        f"data.path={server} federation.num_clients=2 federation.num_rounds=2 "
+        f"data.path={server} federation.num_clients=2 federation.num_rounds=1 "
         "privacy.sample.noise_multiplier=1.0 privacy.sample.target_epsilon=null "
         "privacy.sample.grad_mode=hooks model._target_=dp_fedmed.models.MLP"
     )
@@ -127,21 +127,21 @@ def test_sites_train_on_their_own_data_with_their_own_keys(
         assert {client["rounds"] for client in guarantee["clients"].values()} == {rounds}
         return dict(guarantee)
 
-    first = flower(f"{settings} overrides='{overrides}'", 2)
+    first = flower(f"{settings} overrides='{overrides}'", 1)
     assert {name: client["records"] for name, client in first["clients"].items()} == {
         "north": 40 + 12,
         "south": 50 + 12,
     }
     assert not (folder / "partition.png").exists(), "the server does not know who holds what"
     wait_until_closed(folder)
-    more = overrides.replace("num_rounds=2", "num_rounds=4")
-    second = flower(f"{settings} resume='last' overrides='{more}'", 4)
+    more = overrides.replace("num_rounds=1", "num_rounds=2")
+    second = flower(f"{settings} resume='last' overrides='{more}'", 2)
     assert second["epsilon"] > first["epsilon"]
     for name in ("north", "south"):
         state = tmp_path / name / "state"
         assert (state / "noise.key").stat().st_mode & 0o077 == 0
         lines = (state / f"{name}.jsonl").read_text().splitlines()
-        assert [json.loads(line)["kind"] for line in lines] == ["CHARGE", "ANSWER"] * 4
+        assert [json.loads(line)["kind"] for line in lines] == ["CHARGE", "ANSWER"] * 2
 
 
 def tile(path: Path, seed: int, *, mode: str = "L", defect: bool = False) -> None:

@@ -19,7 +19,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from dp_fedmed.client_app import ClientRuntime, build_client_app
 from dp_fedmed.config import Config, compose
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation import server_run
 from dp_fedmed.federation.ledger_check import LedgerView
 from dp_fedmed.federation.local_grid import FIRST_NODE_ID, LocalGrid
 from dp_fedmed.federation.nodes import NodeError, wait_for_nodes
@@ -71,15 +70,6 @@ class HostileGrid(LocalGrid):
             before = earlier.setdefault(number, [])
             yield from attack(message, reply, before)
             before.append(reply)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_pictures() -> Iterator[None]:
-    patch = pytest.MonkeyPatch()
-    patch.setattr(server_run, "plot_metrics", lambda *_: None)
-    patch.setattr(server_run.ServerRun, "_describe_clients", lambda *_: None)
-    yield
-    patch.undo()
 
 
 def _zeros(self: NoiseStream, shape: Any, *, std: float, dtype: Any = np.float64) -> np.ndarray:

@@ -20,7 +20,6 @@ from flwr.app import ArrayRecord, Message
 from dp_fedmed.client_app import ClientRuntime, build_client_app
 from dp_fedmed.config import Config, DataConfig, compose
 from dp_fedmed.data import DataSet, Records
-from dp_fedmed.federation import server_run
 from dp_fedmed.federation.local_grid import LocalGrid
 from dp_fedmed.privacy.keys import SecretKey
 from dp_fedmed.privacy.noise import NoiseKey
@@ -142,12 +141,8 @@ def run(config: Config) -> tuple[Path, list[bytes]]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def without_pictures() -> Iterator[None]:
-    patch = pytest.MonkeyPatch()
-    patch.setattr(server_run, "plot_metrics", lambda *_: None)
-    patch.setattr(server_run.ServerRun, "_describe_clients", lambda *_: None)
-    yield
-    patch.undo()
+def without_pictures() -> None:
+    """Everything that a run writes is looked at, pictures too."""
 
 
 @pytest.mark.parametrize("what", [NETWORK, ANOMALY], ids=["network", "anomaly"])

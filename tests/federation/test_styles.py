@@ -334,17 +334,6 @@ def test_delta_is_defensible_by_default_and_a_large_one_warns(
     assert "privacy.sample.target_delta=0.02 is not below 1/100" in caplog.text
 
 
-@pytest.mark.slow
-def test_hybrid_costs_the_same_on_ray_as_on_local(small: Callable[..., Config]) -> None:
-    settings = ["privacy=hybrid", *FIXED, "privacy.noise_seed=7"]
-    runs = [
-        run_federation(small(*settings)),
-        run_federation(small(*settings, "engine=ray", "engine.workers=2")),
-    ]
-    reports = [report_of(run.run_dir) for run in runs]
-    assert reports[0]["guarantees"] == reports[1]["guarantees"]
-
-
 def test_patients_are_capped_and_have_their_own_epsilon(small: Callable[..., Config]) -> None:
     settings = [
         *("privacy=sample", "task=cells", "data.num_records=150", "data.image_size=16"),

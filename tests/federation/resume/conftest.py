@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dp_fedmed.config import compose
-from dp_fedmed.federation import server_run
 from dp_fedmed.federation.engines import run_federation
 from dp_fedmed.federation.ledger_check import LedgerView
 from tests.federation.resume.runs import (
@@ -18,15 +17,6 @@ from tests.federation.resume.runs import (
     model_bytes,
     resume,
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_pictures() -> Iterator[None]:
-    patch = pytest.MonkeyPatch()
-    patch.setattr(server_run, "plot_metrics", lambda *_: None)
-    patch.setattr(server_run.ServerRun, "_describe_clients", lambda *_: None)
-    yield
-    patch.undo()
 
 
 @pytest.fixture(scope="module")
