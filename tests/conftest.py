@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
@@ -15,7 +16,10 @@ from dp_fedmed.config import Config, compose
 from tests.federation.anomaly_runs import TINY
 
 ROOT = Path(__file__).resolve().parents[1]
-MEASURED = ("tests/privacy", "tests/federation", "dp_fedmed/privacy", "dp_fedmed/federation")
+MEASURED = (
+    *("tests/privacy", "tests/federation", "tests/test_plan.py"),
+    *("dp_fedmed/privacy", "dp_fedmed/federation"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,6 +34,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         own = any(item.path.is_relative_to(ROOT / folder) for folder in MEASURED)
         if not own or item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.no_cover)
+
+
+@pytest.fixture(autouse=True)
+def heard_logger() -> Iterator[None]:
+    """A command in this process keeps our log lines from the console, and so from later tests."""
+    yield
+    logging.getLogger("dp_fedmed").propagate = True
 
 
 @pytest.fixture

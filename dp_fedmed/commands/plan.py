@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,9 +66,7 @@ def main(arguments: list[str]) -> int:
     asked = _parsed(arguments)
     from rich.console import Console
 
-    # What make_plan would log stands among the plan's own warnings.
-    logging.getLogger("dp_fedmed.federation.privacy_plan").setLevel(logging.ERROR)
-    with Console(stderr=True).status("planning"):
+    with _without_warnings(), Console(stderr=True).status("planning"):
         made = _make(asked)
         if asked.picture is not None:
             _draw(made, asked.picture)
@@ -79,6 +79,18 @@ def main(arguments: list[str]) -> int:
     if asked.picture is not None:
         print(f"Picture: {asked.picture}")
     return 0
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """What make_plan would log stands among the plan's own warnings."""
+    logger = logging.getLogger("dp_fedmed.federation.privacy_plan")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _parsed(arguments: list[str]) -> _Asked:

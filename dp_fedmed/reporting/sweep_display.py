@@ -195,6 +195,7 @@ def describe_row(row: Mapping[str, Any], values: str) -> str:
 def spending_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the runs of a sweep spend together, in words."""
     lines = []
+    rows = [row for row in rows if row["status"] == COMPLETED]
     for level, (epsilon, delta, runs) in spent_together(rows).items():
         if runs > 1:
             unit, others = LEVEL_WORDS[level], len(rows) - runs

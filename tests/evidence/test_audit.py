@@ -73,28 +73,28 @@ def test_a_correct_build_is_never_flagged() -> None:
     ],
 )
 def test_client_level_audits_find_nothing(overrides: list[str]) -> None:
-    little_noise = "privacy.user.noise_multiplier=1"  # a claim that canaries do reach
-    found = audit(client_level(little_noise, *overrides), Options(count=200))
-    assert found.decisive.verdict is Verdict.consistent
-    (unit,) = found.units
+    assert (
+        audit(client_level(*overrides), Options(count=200)).decisive.verdict is Verdict.consistent
+    )
+    little_noise = "privacy.user.noise_multiplier=0.5"
+    (unit,) = audit(client_level(*overrides, little_noise), Options(count=200)).units
+    assert not unit.verdict.is_finding
     assert unit.scores[unit.coins].mean() > unit.scores[~unit.coins].mean()
 
 
 def test_hybrid_audits_both_units() -> None:
-    config = compose(
-        [
-            *("privacy=hybrid", "recipe=none", "federation.num_rounds=2"),
-            *("privacy.user.target_epsilon=2", "training.local_steps=1", "engine.workers=1"),
-        ]
-    )
-    found = audit(config, Options(count=120, seed=3))
+    words = ["privacy=hybrid", "recipe=none", "federation.num_rounds=2", "training.local_steps=1"]
+    targets = ["privacy.user.target_epsilon=2", "engine.workers=1"]
+    found = audit(compose([*words, *targets]), Options(count=120, seed=3))
     content = found.to_json()
     assert [unit["unit"] for unit in content["units"]] == ["record", "client"]
     assert all(not unit.verdict.is_finding for unit in found.units)
-    for unit in found.units:
-        assert unit.scores[unit.coins].mean() > unit.scores[~unit.coins].mean()
     claims = [unit.claim for unit in found.units]
     assert claims == pytest.approx([3.0, 2.0], abs=0.05)  # the two targets of the configuration
+    for level in ("sample", "user"):
+        words += [f"privacy.{level}.target_epsilon=null", f"privacy.{level}.noise_multiplier=0.2"]
+    for unit in audit(compose([*words, "engine.workers=1"]), Options(count=120, seed=3)).units:
+        assert unit.scores[unit.coins].mean() > unit.scores[~unit.coins].mean()
 
 
 def test_what_is_audited_is_what_the_configuration_plans() -> None:
