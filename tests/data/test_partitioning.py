@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dp_fedmed.config import ConfigError, DataConfig, PartitionConfig, PartitionName
 from dp_fedmed.data import load_data, partition
-from dp_fedmed.data.partitioning import partition_labels
+from dp_fedmed.data.partitioning import _dirichlet_draw, partition_labels
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = tuple(PartitionName)
@@ -210,6 +210,28 @@ def test_the_remedies_work(make_dataset):
 def test_natural_without_ids_says_what_to_do(make_dataset):
     with pytest.raises(ConfigError, match=r"natural needs a natural id.*Records\.groups"):
         partition(make_dataset(20), config("natural"), num_clients=2, seed=0)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.5, 5.0])
+@pytest.mark.parametrize("clients", [2, 7, 40])
+def test_dirichlet_is_what_flwr_datasets_draws(alpha, clients):
+    from datasets import Dataset
+    from flwr_datasets.partitioner import DirichletPartitioner
+
+    for seed in range(5):
+        labels = np.random.default_rng(seed).integers(0, 6, 500)
+        theirs = DirichletPartitioner(
+            num_partitions=clients,
+            partition_by="label",
+            alpha=alpha,
+            min_partition_size=0,
+            shuffle=False,
+            seed=seed,
+        )
+        theirs.dataset = Dataset.from_dict({"label": labels, "position": np.arange(500)})
+        ours = _dirichlet_draw(labels, alpha, clients, np.random.default_rng(seed))
+        for number, part in enumerate(ours):
+            assert theirs.load_partition(number)["position"][:] == part.tolist()
 
 
 def test_ten_thousand_clients_are_quick(make_dataset):
