@@ -17,7 +17,8 @@ from bench.rows import Row
 
 REPEATS = 3
 CORES = 2
-SETTINGS = ("task=digits", "privacy=sample", "privacy.sample.grad_mode=ghost", "engine.workers=1")
+SETTINGS = ("task=digits", "privacy=sample", "privacy.sample.grad_mode=ghost")
+ONE = "engine.workers=1"
 EPSILONS, SEEDS = ("0.5", "1", "2", "4", "8"), ("0", "1", "2")
 JOBLIB = """
 import sys
@@ -41,7 +42,7 @@ def pool(folder: str) -> list[str]:
 
 def one_after_another(folder: str) -> list[str]:
     """Hydra's own launcher: the same runs in one process, so that imports are paid once too."""
-    return [*_sweep(folder), "hydra/launcher=basic"]
+    return [*_sweep(folder), "hydra/launcher=basic", ONE]
 
 
 def joblib(folder: str) -> list[str]:
@@ -49,7 +50,7 @@ def joblib(folder: str) -> list[str]:
     jobs = [
         " ".join(
             [
-                *(*SETTINGS, f"privacy.sample.target_epsilon={epsilon}", f"seed={seed}"),
+                *(*SETTINGS, ONE, f"privacy.sample.target_epsilon={epsilon}", f"seed={seed}"),
                 f"run_dir={folder}/{number}",
             ]
         )

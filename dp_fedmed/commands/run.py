@@ -38,6 +38,8 @@ def main(arguments: list[str]) -> int:
     checked += [f"hydra.sweep.dir={folder}" for folder in folders]
     if not any(word.startswith("hydra/launcher=") for word in checked):
         checked.append(f"hydra/launcher={launcher.NAME}")
+        if not any(word.startswith("hydra/sweeper=") for word in checked):
+            checked.append(f"hydra/sweeper={launcher.NAME}")
     codes: list[int] = []
 
     def job(tree: Any) -> None:

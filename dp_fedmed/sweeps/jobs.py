@@ -29,12 +29,16 @@ class JobRunner:
     Args:
         directory: the sweep's.
         settings: makes a new job's configuration of its overrides and its run directory.
+        workers: for how many processes a job, by its number, has room; one unless it is said.
     """
 
     def __init__(
-        self, directory: SweepDirectory, settings: Callable[[SweepJob, str], Config]
+        self,
+        directory: SweepDirectory,
+        settings: Callable[[SweepJob, str], Config],
+        workers: Mapping[int, int],
     ) -> None:
-        self.directory, self.settings = directory, settings
+        self.directory, self.settings, self.workers = directory, settings, workers
 
     def __call__(self, job: SweepJob, tell: Tell) -> Row | None:
         """The job's row; None if it was interrupted."""
@@ -74,7 +78,7 @@ class JobRunner:
             config = stored_settings(path).replace(run_dir=str(path), resume="last")
         else:
             config = self.settings(job, str(path))
-        return one_worker(config)
+        return with_workers(config, self.workers.get(job.number, 1))
 
 
 def _print_into(log: Path) -> None:
@@ -86,13 +90,13 @@ def _print_into(log: Path) -> None:
             os.dup2(file.fileno(), stream.fileno())
 
 
-def one_worker(config: Config) -> Config:
-    """A job's clients compute in its own process, unless the settings ask for more of them."""
+def with_workers(config: Config, workers: int) -> Config:
+    """A job's clients compute in so many processes, unless the settings say in how many."""
     engine = config.engine
     needs_processes = config.federation.round_timeout is not None
     if engine.name is not EngineName.local or engine.workers is not None or needs_processes:
         return config
-    return config.replace(engine=replace(engine, workers=1))
+    return config.replace(engine=replace(engine, workers=workers))
 
 
 def describe_error(error: Exception) -> str:

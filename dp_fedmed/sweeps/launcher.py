@@ -1,4 +1,4 @@
-"""Makes our launcher known to Hydra, which makes an instance of it by its name."""
+"""Makes our launcher and sweeper known to Hydra, which makes instances of them by their name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def current() -> Invocation:
 
 
 def register(invocation: Invocation) -> None:
-    """Register the launcher; safe to call twice."""
+    """Register both; safe to call twice."""
     from hydra.core.config_store import ConfigStore
     from hydra.core.plugins import Plugins
 
@@ -49,5 +49,7 @@ def register(invocation: Invocation) -> None:
         sys.path.append(str(PLUGINS))
     module = import_module("hydra_plugins.dp_fedmed_launcher")
     Plugins.instance().register(module.PoolLauncher)
+    Plugins.instance().register(module.PoolSweeper)
     ConfigStore.instance().store(group="hydra/launcher", name=NAME, node=module.PoolLauncherConf)
+    ConfigStore.instance().store(group="hydra/sweeper", name=NAME, node=module.PoolSweeperConf)
     _current[:] = [invocation]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -31,7 +32,10 @@ def run_jobs(
     if left:
         with display.loading():
             preload()
-    pool = JobPool(JobRunner(directory, settings), workers=max(1, min(at_a_time, len(left))))
+    runner = JobRunner(
+        directory, settings, workers_of_last([job.number for job in left], at_a_time)
+    )
+    pool = JobPool(runner, workers=max(1, min(at_a_time, len(left))))
     try:
         with display:
             try:
@@ -68,6 +72,17 @@ def _take_in(directory: SweepDirectory, display: SweepDisplay, event: Event) -> 
         display.ended(event.job, row)
 
 
+def workers_of_last(numbers: Sequence[int], at_a_time: int) -> dict[int, int]:
+    """For the last jobs, which would leave cores idle: how many processes there is room for.
+
+    >>> workers_of_last(range(15), 2), workers_of_last(range(16), 2), workers_of_last(range(9), 8)
+    ({14: 2}, {}, {8: 8})
+    """
+    last = len(numbers) % max(1, at_a_time)
+    room = at_a_time // last if last else 1
+    return dict.fromkeys(numbers[-last:], room) if room > 1 else {}
+
+
 def jobs_at_a_time(*, threads: int, workers: int | None, device: str) -> int:
     """One for each core that a job uses; one alone on an accelerator."""
     if _on_accelerator(device):
@@ -97,8 +112,10 @@ HEAVY = (
 
 def preload() -> None:
     """Import in this process what every job needs: processes forked from it have it at once."""
+    gc.disable()  # nothing of this is garbage, and looking for some takes a sixth of the time
     for name in HEAVY:
         import_module(name)
+    gc.enable()
     import torch
 
     torch.set_num_threads(1)  # threads that exist before a fork hang after it

@@ -1,21 +1,24 @@
 """Our launcher for Hydra: a sweep's jobs side by side, on processes that stay warm.
 
-Hydra makes launchers only of classes in a package of this name. `dp_fedmed.sweeps.launcher` puts it
-where Python finds it.
+The sweeper is Hydra's own, but for what it does while jobs are checked. Hydra makes launchers and
+sweepers only of classes in a package of this name. `dp_fedmed.sweeps.launcher` puts it where Python
+finds it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper, BasicSweeperConf
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
+from rich.console import Console
 
 from dp_fedmed.commands import EXIT_STOPPED
 from dp_fedmed.config import Config, ConfigError, EngineName
@@ -37,6 +40,45 @@ class PoolLauncherConf:
 
     _target_: str = "hydra_plugins.dp_fedmed_launcher.PoolLauncher"
     n_jobs: int | None = None
+
+
+@dataclass
+class PoolSweeperConf(BasicSweeperConf):
+    """Settings as of Hydra's own sweeper."""
+
+    _target_: str = "hydra_plugins.dp_fedmed_launcher.PoolSweeper"
+
+
+class PoolSweeper(BasicSweeper):
+    """Hydra's sweeper, which composes every job before the first begins, to find mistakes.
+
+    That takes a core as long as loading PyTorch does, and here both happen at the same time.
+    """
+
+    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
+        """Raise what makes a job impossible to compose."""
+        assert self.config is not None
+        begun = (Path(str(self.config.hydra.sweep.dir)) / "sweep.yaml").exists()
+        if begun or not hasattr(os, "fork") or len(batch) < 2:
+            return super().validate_batch_is_legal(batch)
+        checking = os.fork()
+        if checking == 0:
+            try:
+                with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+                    super().validate_batch_is_legal(batch)
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        try:
+            from dp_fedmed.sweeps.running import preload
+
+            with Console().status("loading PyTorch and Flower"):
+                preload()
+        finally:
+            _, status = os.waitpid(checking, 0)
+        if status != 0:  # once more, for the error itself
+            super().validate_batch_is_legal(batch)
+        return None
 
 
 class PoolLauncher(Launcher):
