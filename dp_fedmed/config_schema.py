@@ -404,10 +404,11 @@ def tree_keys(node: type, prefix: str = "") -> Iterable[str]:
             yield from tree_keys(hints[item.name], f"{key}.")
 
 
-def leaf_keys(node: type = Config) -> list[str]:
+@functools.cache
+def leaf_keys() -> tuple[str, ...]:
     """Every dotted key of the typed tree that holds a value of its own."""
-    keys = list(tree_keys(node))
-    return [key for key in keys if not any(other.startswith(f"{key}.") for other in keys)]
+    keys = list(tree_keys(Config))
+    return tuple(key for key in keys if not any(other.startswith(f"{key}.") for other in keys))
 
 
 def get(config: Config, key: str) -> Any:
