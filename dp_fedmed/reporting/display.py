@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -163,7 +164,11 @@ class ConsoleDisplay:
                     highlight=False,
                 )
         self.console.print(
-            f"Results: {result.run_dir}", soft_wrap=True, highlight=False, markup=False
+            f"Results: {result.run_dir}\nA page of them: "
+            f"dp-fedmed report {shlex.quote(str(result.run_dir))}",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
         )
 
 

@@ -143,6 +143,8 @@ class SweepDisplay:
         if any(row["status"] != COMPLETED for row in rows):
             self._print(f"Try them again: dp-fedmed resume {shlex.quote(str(self.path))}")
         self._print(f"Results: {self.path / 'results.csv'}")
+        if any(row["status"] == COMPLETED for row in rows):
+            self._print(f"A page of them: dp-fedmed report {shlex.quote(str(self.path))}")
 
     def _print_settings(self, rows: Sequence[Mapping[str, Any]]) -> None:
         settings = by_setting(rows)
