@@ -140,6 +140,19 @@ def test_a_client_within_c_is_not_changed() -> None:
     assert np.allclose(moved, 1e-3 * np.mean(range(CLIENTS)), atol=1e-7)
 
 
+def test_the_sum_is_divided_by_the_expected_cohort_not_by_who_came() -> None:
+    def same(number: int, model: dict[str, np.ndarray]) -> RecordDict:
+        return apps.good({n: np.full_like(v, 1e-3) for n, v in model.items()})
+
+    config = config_with(SamplerName.poisson)
+    config = config.replace(federation=dataclasses.replace(config.federation, sample_rate=0.5))
+    expected = make_sampler(config.federation).expected(CLIENTS)
+    models = [flat(LARGE), *(flat(m) for m in released(config, same, noise=False, rounds=20))]
+    came = np.diff([model.mean() for model in models]) * expected / 1e-3
+    assert np.allclose(came, came.round(), atol=1e-3)
+    assert len(set(came.round())) > 2, "cohorts of several sizes"
+
+
 def nothing(number: int, model: dict[str, np.ndarray]) -> RecordDict:
     return apps.good({n: np.zeros_like(v) for n, v in model.items()})
 

@@ -186,6 +186,9 @@ def test_hidden_cohorts_stay_out_of_public_files(small: Callable[..., Config]) -
         for guarantee in report_of(folder)["guarantees"]:
             for client in guarantee.get("clients", {}).values():
                 assert client["rounds"] == 3, "planned worst case, not who came"
+                steps = 3 * 3  # rounds, and batches of 16 out of about 42 records
+                sigma, q = client["noise_multiplier"], client["sample_rate"]
+                assert client["history"] == [[sigma, q, steps]]
 
 
 def test_a_secret_cohort_does_not_follow_from_the_seed(small: Callable[..., Config]) -> None:

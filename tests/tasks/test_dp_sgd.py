@@ -200,7 +200,9 @@ def test_the_denominator_is_the_expected_batch_not_the_realised_one() -> None:
     assert len(chosen) != 10, "choose another seed: this one cannot tell the two apart"
     x, y = tensors("cnn", 20)
     exact = clipped_sum("cnn", GradMode.hooks, x[chosen], y[chosen]).double()
-    assert torch.allclose(-moved(before, after), exact / 10.0, atol=5e-3)
+    step = -moved(before, after)
+    assert torch.allclose(step, exact / 10.0, atol=5e-3)
+    assert float(step @ exact / (exact @ exact)) == pytest.approx(1 / 10.0, rel=0.02)
 
 
 def test_poisson_batches_have_the_mean_and_variance_of_coins() -> None:
