@@ -97,6 +97,15 @@ def test_one_image_moves_the_sum_by_at_most_the_bound(statistic):
             assert np.linalg.norm(before - without) <= BOUND * (1 + 1e-9)
 
 
+def test_the_bound_does_not_rest_on_a_mechanisms_own_arithmetic(statistic, monkeypatch):
+    """Each keeps its vectors within it already; one that were wrong is clipped all the same."""
+    vectors = statistic._vectors
+    monkeypatch.setattr(statistic, "_vectors", lambda p, state: 1e4 * vectors(p, state))
+    norms = np.linalg.norm(statistic.contributions(images(), statistic.initial_state()), axis=1)
+    assert norms == pytest.approx(BOUND)
+    assert norms.max() <= BOUND
+
+
 def test_an_images_vector_depends_on_no_other_image(statistic):
     data = images()
     for state in states(statistic, data):
