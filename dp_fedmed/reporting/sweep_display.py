@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.table import Table
 
 from dp_fedmed.sweeps.directory import SweepJob
-from dp_fedmed.sweeps.results import COMPLETED
+from dp_fedmed.sweeps.results import COMPLETED, FAILED
 from dp_fedmed.sweeps.summary import best, by_setting, costs, spent_together, test_value
 
 LEVEL_WORDS = {"sample": "record", "user": "client"}
@@ -197,7 +197,7 @@ def describe_row(row: Mapping[str, Any], values: str) -> str:
 def spending_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the runs of a sweep spend together, in words."""
     lines = []
-    rows = [row for row in rows if row["status"] == COMPLETED]
+    rows = [row for row in rows if row["status"] != FAILED]  # one that stopped early spent as well
     for level, (epsilon, delta, runs) in spent_together(rows).items():
         if runs > 1:
             unit, others = LEVEL_WORDS[level], len(rows) - runs

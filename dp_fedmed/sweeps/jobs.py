@@ -96,6 +96,8 @@ def with_workers(config: Config, workers: int) -> Config:
     needs_processes = config.federation.round_timeout is not None
     if engine.name is not EngineName.local or engine.workers is not None or needs_processes:
         return config
+    if config.training.threads > 1:  # an earlier job has used threads, and forking would hang
+        workers = 1
     return config.replace(engine=replace(engine, workers=workers))
 
 

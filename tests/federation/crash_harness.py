@@ -223,7 +223,7 @@ def main() -> None:
     warm_up(folder / "warm", style)
     case = Case(folder, style, workers)
     wrong = case.kill_at_every_point() + case.kill_twice()
-    wrong += case.kill_at_random_times(3)
+    wrong += case.kill_at_random_times(4)
     assert not outcome(case.reference, case.rounds)["problems"]
     print(json.dumps({"points": case.points, "wrong": wrong}))
 

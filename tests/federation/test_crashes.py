@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ("task", "style"),
     [
         *(("", style) for style in ("none", "sample", "user", "hybrid")),
+        ("textures-", "none"),
         ("textures-", "sample"),
     ],
 )

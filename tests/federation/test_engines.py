@@ -115,7 +115,16 @@ def guarantees(folder: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-def test_ray_gives_the_same_model_at_the_same_cost_as_local(small: Callable[..., Config]) -> None:
+def test_ray_gives_the_same_model_as_local(small: Callable[..., Config]) -> None:
+    settings = ["task=digits", *SETTINGS["digits"]]
+    local = final_model(small(*settings))
+    assert same(local, final_model(small(*settings, "engine=ray", "engine.workers=2")))
+
+
+@pytest.mark.slow
+def test_hybrid_on_ray_is_the_same_and_costs_the_same_as_on_local(
+    small: Callable[..., Config],
+) -> None:
     here, there = (
         run_federation(small(*HYBRID, *engine)).run_dir
         for engine in ((), ("engine=ray", "engine.workers=2"))
@@ -153,7 +162,29 @@ def flower(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess
 
 
 @pytest.mark.slow
-def test_flwr_run_gives_the_same_model_at_the_same_cost_as_local(
+def test_flwr_run_gives_the_same_model_as_local(
+    flower: Callable[..., subprocess.CompletedProcess[str]],
+    small: Callable[..., Config],
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "flower run"
+    done = flower(
+        "--federation-config",
+        "num-supernodes=3",
+        "--run-config",
+        f"task='digits' privacy='none' overrides='federation.num_rounds=2' run-dir='{folder}'",
+    )
+    deadline = time.monotonic() + 60
+    while not (folder / "privacy_report.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert (folder / "privacy_report.json").exists(), done.stdout + done.stderr
+    assert "round 2 · 3/3 clients" in done.stdout
+    local = final_model(small("task=digits", "federation.num_clients=3"))
+    assert same(local, RunDirectory(folder).load_model())
+
+
+@pytest.mark.slow
+def test_hybrid_under_flwr_run_is_the_same_and_costs_the_same_as_on_local(
     flower: Callable[..., subprocess.CompletedProcess[str]],
     small: Callable[..., Config],
     tmp_path: Path,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dp_fedmed.config import Config, ConfigError
+from dp_fedmed.config import Config, ConfigError, compose
 from dp_fedmed.federation.durable import RunLocked
 from dp_fedmed.federation.engines import run_federation
 from dp_fedmed.reporting.sweep_display import spending_lines
@@ -23,6 +23,7 @@ from dp_fedmed.sweeps.directory import (
     read_results,
     read_sweep,
 )
+from dp_fedmed.sweeps.jobs import with_workers
 from dp_fedmed.sweeps.results import failed_row, result_row, to_csv
 from dp_fedmed.sweeps.summary import best, by_setting, costs, spent_together
 
@@ -199,3 +200,15 @@ def test_what_runs_spend_is_added_up() -> None:
     assert f"2 of {len(rows)} runs on the same data protect a record" in line
     assert f"the other {len(rows) - 2} promise a record nothing" in line
     assert spending_lines(rows[:1]) == []
+    (early,) = [row(3, {}, 0.9, epsilon={"sample": 4.0}, delta={"sample": 1e-5}, status="stopped")]
+    assert "ε = 7 " in spending_lines([*rows, early])[0], "what stopped early has spent too"
+    failed = row(4, {}, 0.9, epsilon={}, delta={}, status="failed")
+    assert spending_lines([*rows, failed]) == spending_lines(rows)
+
+
+def test_the_last_jobs_use_idle_cores_unless_settings_or_threads_forbid() -> None:
+    assert with_workers(compose(), 2).engine.workers == 2
+    assert with_workers(compose(["engine.workers=1"]), 2).engine.workers == 1
+    assert with_workers(compose(["training.threads=2"]), 2).engine.workers == 1
+    ray = compose(["engine=ray"])
+    assert with_workers(ray, 2) == ray

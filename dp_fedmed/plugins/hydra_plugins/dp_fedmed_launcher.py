@@ -52,7 +52,7 @@ class PoolSweeperConf(BasicSweeperConf):
 class PoolSweeper(BasicSweeper):
     """Hydra's sweeper, which composes every job before the first begins, to find mistakes.
 
-    That takes a core as long as loading PyTorch does, and here both happen at the same time.
+    Here that happens on another core while PyTorch is loaded, which takes longer.
     """
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:

@@ -32,7 +32,7 @@ def test_damage_anywhere_is_refused_or_changes_nothing(
     refused = 0
     for name in names:
         size = (copy(style) / name).stat().st_size
-        places = {rng.randrange(size) for _ in range(2)} if size else set()
+        places = {rng.randrange(size) for _ in range(3)} if size else set()
         for how, place in [
             ("delete", 0),
             *(("cut", p) for p in places),
