@@ -3,29 +3,45 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LOCK := requirements.lock
 RUNS := $(CURDIR)/checkpoints
+FIRST := $(RUNS)/$(shell date +%Y-%m-%d_%H-%M-%S)_first
 export FLWR_TELEMETRY_ENABLED := 0
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench docs flwr-run clean
+.PHONY: help setup lock run test test-all lint bench docs flwr-run clean
 
 help: ## list every verb
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
-setup: $(READY) ## make .venv and install the project with its development tools
+setup: $(READY) ## make .venv and install the project with its development tools, in the lock's versions
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml $(LOCK)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev,docs]'
+	@echo 'installing the versions of $(LOCK) into $(VENV), PyTorch among them: a few minutes the first time'
+	@$(BIN)/python -m pip install --quiet "$$(grep '^pip==' $(LOCK))"
+	$(BIN)/python -m pip install --quiet --requirement $(LOCK)
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-run: $(READY) ## train the default experiment on embedded data (breast cancer, 5 hospitals)
-	$(BIN)/dp-fedmed run
+lock: $(READY) ## renew the lock: the newest versions that pyproject.toml's ranges allow, on every platform
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra docs --universal --upgrade \
+	  --prerelease disallow --no-annotate --custom-compile-command 'make lock' --quiet --output-file $(LOCK)
 
-test: $(READY) lint ## lint, types, and the whole test suite on all cores, with its coverage
-	$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder --cov --cov-report=term
+run: $(READY) ## breast cancer in 5 hospitals, ε = 3 for each record; beside it the same without privacy
+	$(BIN)/dp-fedmed run privacy=none run_dir=$(FIRST)_without_privacy
+	$(BIN)/dp-fedmed run run_dir=$(FIRST) --beside $(FIRST)_without_privacy
+	@echo "The page: $$($(BIN)/dp-fedmed report $(FIRST))"
+
+# COVERAGE='--cov --cov-report=term' measures that of privacy/ and federation/, at twice the time.
+COVERAGE ?=
+PYTEST := $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder -rs
+test: $(READY) lint ## lint, types, and every promise's test, on all cores
+	$(PYTEST) -m 'not slow' $(COVERAGE)
+
+test-all: test ## `make test`, then the slow tests: all crash points, Ray, a SuperLink, a wheel, a browser
+	$(PYTEST) -m slow
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -31,8 +31,8 @@ SEEDS = (0, 1, 2)
 SHOWN = ("image_auroc", "pixel_auroc", "aupro_0.3")
 MANY = "federation.num_clients=200 data.partition.min_records=1"
 ROWS: dict[str, tuple[int, ...]] = {
-    "federation.num_clients=1": SEEDS,
-    "federation.num_clients=5": SEEDS,
+    "privacy=none federation.num_clients=1": SEEDS,
+    "privacy=none federation.num_clients=5": SEEDS,
     "privacy=sample privacy.sample.target_epsilon=8": SEEDS,
     "privacy=sample privacy.sample.target_epsilon=2": SEEDS,
     "privacy=sample privacy.sample.target_epsilon=8 anomaly.server_trusted=false": SEEDS,

@@ -129,7 +129,8 @@ def faulty_run(style: str, *, clients: int, rounds: int, rate: float = 1.0) -> F
         config = compose(
             [
                 *(f"privacy={style}", f"privacy.{style}.noise_multiplier={SIGMA}"),
-                *(f"privacy.{style}.target_epsilon=null", "privacy.sample.grad_mode=hooks"),
+                f"privacy.{style}.target_epsilon=null",
+                *(("privacy.sample.grad_mode=hooks",) if style == "sample" else ()),
                 *("allow_code=[bench]", "data.name=bench.faults.load"),
                 *("model._target_=bench.faults.Troubled", "model.args.hidden=[4]", "recipe=none"),
                 *(f"data.num_records={3 * clients}", "data.client_val_fraction=0"),
@@ -163,6 +164,7 @@ def faulty_run(style: str, *, clients: int, rounds: int, rate: float = 1.0) -> F
             sample_rate=rate if style == "user" else 1.0,
             steps=rounds,
             delta=report["delta"],
+            accountant=report["accountant"],
         ),
         problems=problems,
         leaked=Held(

@@ -50,6 +50,7 @@ def rows() -> list[Row]:
             compose(
                 [
                     *(
+                        "privacy=none",
                         "allow_code=[bench]",
                         "data.name=bench.many_clients.load",
                         "data.client_val_fraction=0",

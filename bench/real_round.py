@@ -55,7 +55,7 @@ def load(config: DataConfig, seed: int) -> DataSet:
 def config_for(channels: str, hidden: int, *more: str) -> Config:
     return compose(
         [
-            *("task=digits", "recipe=none"),
+            *("task=digits", "privacy=none", "recipe=none"),
             *("allow_code=[bench]", "data.name=bench.real_round.load"),
             "data.client_val_fraction=0",
             *(f"model.args.channels={channels}", f"model.args.hidden={hidden}"),

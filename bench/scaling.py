@@ -22,7 +22,7 @@ def digits_seconds(workers: int) -> float:
         config = compose(
             [
                 *("task=digits", "federation.num_clients=20", "federation.num_rounds=5"),
-                *("training.local_epochs=5", f"engine.workers={workers}"),
+                *("privacy=none", "training.local_epochs=5", f"engine.workers={workers}"),
                 *("federation.evaluate_every=0", "federation.client_evaluate_every=0"),
                 f"run_dir={folder}/run",
             ]

@@ -17,7 +17,7 @@ from bench.rows import Row
 
 REPEATS = 3
 CORES = 2
-SETTINGS = ("task=digits", "privacy=sample", "privacy.sample.grad_mode=ghost")
+SETTINGS = ("task=digits", "privacy=sample", "privacy.sample.grad_mode=hooks")
 ONE = "engine.workers=1"
 COMMAND = (sys.executable, "-c", "from dp_fedmed.cli import entry; entry()")
 EPSILONS, SEEDS = ("0.5", "1", "2", "4", "8"), ("0", "1", "2")

@@ -1,3 +1,3 @@
 """Differentially private federated learning for medicine, on Flower, Opacus and Hydra."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

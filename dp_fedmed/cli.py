@@ -5,12 +5,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import difflib
+import errno
 import os
+import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
+from dp_fedmed import streams
 from dp_fedmed.commands import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_USAGE
 
 HELP = """\
@@ -27,15 +30,20 @@ Commands:
   audit        attack the claimed ε of settings        dp-fedmed audit privacy=user
   attack       ask a model who was in its data         dp-fedmed attack checkpoints/my_run
   reconstruct  what a curious server would see         dp-fedmed reconstruct task=digits
-  data         who would hold which records            dp-fedmed data data.partition.name=dirichlet
+  data         who would train on which records        dp-fedmed data data.partition.name=dirichlet
 
 dp-fedmed run --help      groups, keys and examples
 dp-fedmed run --cfg job   every setting with the value it would have
 dp-fedmed --version       the installed version
+dp-fedmed --shell-completion install=bash   words for the shell to complete, with eval
 
 A run writes one directory: config.yaml, metrics.jsonl, model.safetensors, privacy_report.json,
 metrics.png, partition.png, run.log, round_NNNN/ to go on from, and private/. Its place is printed
 at the end, and is yours to choose with run_dir=/absolute/path.
+
+Exit codes: 0 well, 1 stopped early, 2 wrong settings or a site that cannot take part, 3 a claim
+does not hold, 4 complete but a client contributed to no round (never where cohorts are secret:
+private/participation.json has it), 130 Ctrl-C.
 """
 
 COMMANDS = (
@@ -43,12 +51,15 @@ COMMANDS = (
     *("audit", "attack", "reconstruct", "data"),
 )
 
+MEANT = {"train": "run", "fit": "run", "version": "--version"}  # other tools' words
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        0 (well), 1 (stopped early), 2 (wrong settings), 3 (a claim does not hold) or 130 (Ctrl-C).
+        0 (well), 1 (stopped early), 2 (wrong settings), 3 (a claim does not hold), 4 (complete, but
+        a client contributed to no round) or 130 (Ctrl-C or SIGTERM).
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):
@@ -59,20 +70,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"dp-fedmed {__version__}")
         return 0
+    if given[0] in ("-sc", "--shell-completion"):
+        from dp_fedmed.commands.completion import complete
+
+        return _answered(lambda: complete(given[1:], COMMANDS))
     if given[0] not in COMMANDS:
-        near = difflib.get_close_matches(given[0], COMMANDS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        print(f"dp-fedmed: no command {given[0]!r}{hint} See dp-fedmed --help", file=sys.stderr)
+        near = [MEANT[given[0]]] if given[0] in MEANT else []
+        near += difflib.get_close_matches(given[0], COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "see dp-fedmed --help"
+        if given[0] == "predict":
+            hint = "predictions are not offered yet; model.safetensors holds the weights"
+        print(f"dp-fedmed: there is no command {given[0]!r}; {hint}", file=sys.stderr)
         return EXIT_USAGE
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    return _answered(lambda: int(import_module(f"dp_fedmed.commands.{given[0]}").main(given[1:])))
+
+
+def _answered(command: Callable[[], int]) -> int:
+    """A command's exit code; what it refuses is said in a sentence."""
     from dp_fedmed.config import ConfigError
 
     try:
-        return int(import_module(f"dp_fedmed.commands.{given[0]}").main(given[1:]))
+        return command()
     except ConfigError as error:
-        print(f"dp-fedmed: {error}", file=sys.stderr)
+        print(f"dp-fedmed: {error.whole()}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
+        print("dp-fedmed: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except Exception as error:
         if not is_refusal(error):
@@ -92,8 +116,19 @@ def is_refusal(error: Exception) -> bool:
 
 
 def entry() -> None:
-    """The console script."""
-    _leave(main())
+    """The console script: SIGTERM is Ctrl-C, and no reader of our lines can end a run."""
+    streams.protect()
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    arguments = sys.argv[1:]  # Hydra is given its own
+    code = main(arguments)
+    sys.stdout.flush()
+    reason = streams.lost(sys.stdout)
+    if reason is not None and reason.errno != errno.EPIPE:
+        print(f"dp-fedmed: standard output was lost: {reason.strerror}", file=sys.stderr)
+        if code == 0 and arguments[:1] not in (["run"], ["resume"]):  # these have a directory
+            code = EXIT_STOPPED
+    _leave(code)
 
 
 def _leave(code: int) -> None:

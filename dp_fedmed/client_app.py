@@ -9,21 +9,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from dp_fedmed.config import Config, ConfigError, TaskKind, Topology, from_run_config
-from dp_fedmed.data import DataSet, Records, in_proportion, load_data, partition
-from dp_fedmed.data.clients import capped, client_indices
-from dp_fedmed.data.records import joined
+from dp_fedmed.data import DataSet, Records, in_proportion, load_data, training_parts
+from dp_fedmed.data.clients import client_indices, deployed_records
+from dp_fedmed.data.registry import refuse_other_kind
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.client_ledger import Asked, Budget, ClientLedger
+from dp_fedmed.federation.client_ledger import Asked, Budget, BudgetRefused, ClientLedger
 from dp_fedmed.federation.durable import reach
-from dp_fedmed.federation.failures import ClientFailed, describe_failure
-from dp_fedmed.federation.nodes import client_name
+from dp_fedmed.federation.failures import SiteRefused, describe_failure, describe_refusal
+from dp_fedmed.federation.local_grid import CLIENT_FAILED
+from dp_fedmed.federation.nodes import OWN_DATA, REFUSAL, client_name
 from dp_fedmed.federation.privacy_plan import default_delta
+from dp_fedmed.federation.private_log import keep_failure
 from dp_fedmed.federation.secrets import (
     RoundSecrets,
     client_folder,
@@ -31,12 +32,11 @@ from dp_fedmed.federation.secrets import (
     client_ledger_key,
     round_digest,
 )
+from dp_fedmed.federation.site_records import refuse_unfit
 from dp_fedmed.federation.site_rules import SiteRules
 from dp_fedmed.learning import LocalRound, make_work
 
 logger = logging.getLogger(__name__)
-
-MOST_CLASSES, MOST_CHANNELS = 100_000, 16
 
 
 class ClientRuntime:
@@ -49,11 +49,14 @@ class ClientRuntime:
         self._decoded: tuple[ArrayRecord, model_arrays.State] | None = None
         self._ledgers: dict[str, ClientLedger] = {}
         self._digests: dict[str, str] = {}
+        self._fitting: set[tuple[str, tuple[int, ...], int]] = set()
 
     def preload(self, num_clients: int) -> None:
         """Load what every client needs, so that processes forked from this one share it."""
         data = load_data(self.config.data, seed=self.config.seed)
-        partition(data, self.config.data.partition, num_clients=num_clients, seed=self.config.seed)
+        if data.train.patient is not None:
+            training_parts(self.config, data)  # what cannot be kept whole is refused here
+        client_indices(self.config, data, client=0, num_clients=num_clients)
         self.work.build(data.input_shape, data.num_classes)
 
     def records(self, node_config: Mapping[str, Any]) -> tuple[Records, Records]:
@@ -67,7 +70,9 @@ class ClientRuntime:
         data, train, val = self._held(node_config)
         if self.config.task.kind is TaskKind.anomaly:
             seed, name = self.config.seed, client_name(node_config)
-            return train, in_proportion(data.test, train, seed=seed, client=name)
+            # A site without defects of its own has its normal validation images.
+            judged = val if len(val) and not data.test.image_labels.any() else data.test
+            return train, in_proportion(judged, train, seed=seed, client=name)
         return train, val
 
     def _held(self, node_config: Mapping[str, Any]) -> tuple[DataSet, Records, Records]:
@@ -87,19 +92,45 @@ class ClientRuntime:
         if "data-path" in node_config:
             own = replace(own, path=str(node_config["data-path"]))
         data = load_data(own, seed=config.seed, at_site=True)
-        whole = data
-        if config.task.kind is not TaskKind.anomaly:  # which learns from normal records only
-            whole = replace(data, train=joined(data.train, data.test))  # the server has a test set
-        everything = np.arange(len(whole.train), dtype=np.int64)
-        return data, whole.train.subset(capped(config, whole, everything, client=0)), data.val
+        refuse_other_kind(config, data)
+        return data, *deployed_records(config, data)
+
+    def check(self, message: Message, context: Context) -> None:
+        """Refuse, before round 1, for whatever would make this client fail in every round.
+
+        Nothing is trained, so nothing that is refused here depends on which records are drawn.
+
+        Raises:
+            ConfigError: for settings, records, a folder or a budget that do not do.
+        """
+        told, node = message.content.config_records["config"], context.node_config
+        self._refuse_other_style(told)
+        name = client_name(node)
+        records, _ = self._enter(told, node)
+        self.work.agree(told)
+        if not self.config.privacy.style.protects_records:
+            return
+        plan = self.work.plan(told, len(records))
+        if not SiteRules.of(node).deployed:
+            client_ledger_key(self.config, node, name)
+            return
+        client_key(self.config, node, name, int(told["phase"]))  # type: ignore[arg-type]
+        try:
+            self.work.vet(plan, records)
+        except ConfigError as error:
+            raise SiteRefused(str(error), "its check of the network failed") from error
+        budget = self._budget(len(records), node)
+        try:
+            self._ledger(node, name).refuse_new_run(str(told["run"]), plan, budget)
+        except BudgetRefused as error:
+            raise SiteRefused(str(error), "its own budget leaves no round") from None
 
     def train(self, message: Message, context: Context) -> RecordDict:
         """Answer a round from this client's records."""
         told = message.content.config_records["config"]
         self._refuse_other_style(told)
         name = client_name(context.node_config)
-        records, _ = self.records(context.node_config)
-        self._enter(told, records)
+        records, _ = self._enter(told, context.node_config)
         self.work.agree(told)
         work = LocalRound(
             name=name,
@@ -127,8 +158,8 @@ class ClientRuntime:
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
         """Evaluate the model on this client's evaluation records."""
-        _, records = self.records(context.node_config)
-        self._enter(message.content.config_records["config"], records)
+        SiteRules.of(context.node_config).check_evaluation()
+        _, records = self._enter(message.content.config_records["config"], context.node_config)
         metrics = self.work.evaluate(self._received(message), records)
         return RecordDict({"metrics": MetricRecord({**metrics, "num-examples": len(records)})})
 
@@ -138,6 +169,8 @@ class ClientRuntime:
         """Pay for the round in this client's own ledger, then answer as the server asks."""
         config, node, count = self.config, context.node_config, len(work.records)
         plan = self.work.plan(told, count)
+        if SiteRules.of(node).deployed:
+            self.work.vet(plan, work.records)
         phase = int(told["phase"])  # type: ignore[arg-type]
         key = client_key(config, node, work.name, phase)
         asked = Asked(
@@ -208,26 +241,23 @@ class ClientRuntime:
             self._decoded = (record, self.work.accept(record))
         return self._decoded[1]
 
-    def _enter(self, told: ConfigRecord, records: Records) -> None:
-        """Once per process: the network, and the threads on which every engine's results depend."""
-        shape = [int(n) for n in told["input_shape"]]  # type: ignore[union-attr]
+    def _enter(self, told: ConfigRecord, node_config: Mapping[str, Any]) -> tuple[Records, Records]:
+        """This client's (training, evaluation) records, all of which fit what the server says.
+
+        Once per process: the network, and the threads on which every engine's results depend.
+        """
+        parts, name = self.records(node_config), client_name(node_config)
+        shape = tuple(int(n) for n in told["input_shape"])  # type: ignore[union-attr]
         classes = int(told["num_classes"])  # type: ignore[arg-type]
-        # A backbone takes grey and coloured images alike; a network takes what it was built for.
-        first = 1 if self.config.task.kind is TaskKind.anomaly else 0
-        same = tuple(shape[first:]) == records.x.shape[1 + first :]
-        if (
-            not same
-            or max(shape[:first], default=1) > MOST_CHANNELS
-            or not 1 <= classes <= MOST_CLASSES
-        ):
-            raise ConfigError(
-                f"the server's records have shape {shape} and {classes} classes, this client's "
-                f"shape {list(records.x.shape[1:])}: start both with the same data settings"
-            )
+        if (name, shape, classes) not in self._fitting:
+            for records in parts:
+                refuse_unfit(records, shape, classes, self.config.task.kind)
+            self._fitting.add((name, shape, classes))
         self.work.build(shape, classes)
         if self._process != os.getpid():
             torch.set_num_threads(self.config.training.threads)
             self._process = os.getpid()
+        return parts
 
 
 def build_client_app(
@@ -257,41 +287,84 @@ def build_client_app(
 
     @app.query("name")
     def name(message: Message, context: Context) -> Message:
-        return _guarded("tell its name", lambda: introduction(context), message)
+        def sizes() -> dict[str, Any]:
+            site = runtime_for(context)
+            if not site.config.asks_for_sizes:
+                return {}
+            return {"num-records": len(site.records(context.node_config)[0])}
 
-    def introduction(context: Context) -> RecordDict:
-        told: dict[str, Any] = {"name": client_name(context.node_config)}
-        if "num-partitions" in context.node_config:
-            told["num-partitions"] = int(context.node_config["num-partitions"])
-        if "data-path" in context.node_config or "partition-id" not in context.node_config:
-            told["own-data"] = True
-        site = runtime_for(context)
-        if site.config.asks_for_sizes:
-            told["num-records"] = len(site.records(context.node_config)[0])
-        return RecordDict({"client": ConfigRecord(told)})
+        told = _told(context, lambda: _introduction(context))
+        return _query_reply(message, told | _told(context, sizes))
+
+    @app.query("ready")
+    def ready(message: Message, context: Context) -> Message:
+        def check() -> dict[str, Any]:
+            runtime_for(context).check(message, context)
+            return {}
+
+        return _query_reply(message, _told(context, check))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return _guarded("train", lambda: runtime_for(context).train(message, context), message)
+        return _guarded("train", runtime_for, ClientRuntime.train, message, context)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        def work() -> RecordDict:
-            SiteRules.of(context.node_config).check_evaluation()
-            return runtime_for(context).evaluate(message, context)
-
-        return _guarded("evaluate", work, message)
+        return _guarded("evaluate", runtime_for, ClientRuntime.evaluate, message, context)
 
     return app
 
 
-def _guarded(verb: str, work: Callable[[], RecordDict], message: Message) -> Message:
-    """Run a client's work; what went wrong stays in the client's own log."""
+def _introduction(context: Context) -> dict[str, Any]:
+    node = context.node_config
+    told: dict[str, Any] = {"name": client_name(node)}
+    if "num-partitions" in node:
+        told["num-partitions"] = int(node["num-partitions"])
+    if "data-path" in node or "partition-id" not in node:
+        told[OWN_DATA] = True
+    return told
+
+
+def _told(context: Context, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a client says before round 1, or why it cannot take part.
+
+    No cohort has been drawn then, so a site's own log and a simulation's user may see it all.
+    """
+    simulated = not SiteRules.is_deployed(context.node_config)
     try:
-        return Message(work(), reply_to=message)
+        return work()
     except Exception as error:
-        logger.exception("this client could not %s", verb)
-        raise ClientFailed(describe_failure(error)) from None
+        if not (simulated and isinstance(error, ConfigError)):  # who is told in full anyway
+            logger.exception("this client cannot take part")
+        return {REFUSAL: describe_refusal(error, simulated=simulated), OWN_DATA: not simulated}
+
+
+def _query_reply(message: Message, told: dict[str, Any]) -> Message:
+    return Message(RecordDict({"client": ConfigRecord(told)}), reply_to=message)
+
+
+def _guarded(
+    verb: str,
+    runtime_for: Callable[[Context], ClientRuntime],
+    work: Callable[[ClientRuntime, Message, Context], RecordDict],
+    message: Message,
+    context: Context,
+) -> Message:
+    """Run a client's work; what went wrong stays in the client's own log.
+
+    A failure is answered, not raised: Flower would print what is raised on the user's stream, and
+    so show that a client that fails was drawn.
+    """
+    node, site = context.node_config, None
+    try:
+        site = runtime_for(context)
+        return Message(work(site, message, context), reply_to=message)
+    except Exception as error:
+        if SiteRules.is_deployed(node):
+            logger.exception("this client could not %s", verb)
+        elif site is not None:
+            keep_failure(site.config.run_dir, client_name(node), verb)
+        return Message(Error(CLIENT_FAILED, describe_failure(error)), reply_to=message)
 
 
 app = build_client_app()

@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +29,22 @@ from dp_fedmed.config_choices import (
     TaskKind,
     Topology,
     Weighting,
+    better,
 )
+from dp_fedmed.config_effects import (
+    given_keys,
+    keys_in_own_files,
+    keys_of_tree,
+    refuse_in_vain,
+)
+from dp_fedmed.config_overrides import (
+    DEFAULT_TASK,
+    check_overrides,
+    conf_dir,
+    own_folders,
+    root_message,
+)
+from dp_fedmed.config_own_data import network, task_name
 from dp_fedmed.config_schema import (
     AnomalyConfig,
     CheckpointConfig,
@@ -86,6 +99,7 @@ __all__ = [
     "TrainingConfig",
     "UserPrivacyConfig",
     "Weighting",
+    "better",
     "check_overrides",
     "cohort_size",
     "compose",
@@ -95,29 +109,19 @@ __all__ = [
     "from_run_config",
     "from_yaml",
     "get",
+    "given_by_user",
+    "given_keys",
     "leaf_keys",
+    "own_folders",
+    "refuse_in_vain",
     "register",
     "root_message",
     "tree_keys",
     "validate",
 ]
 
-GROUPS = ("task", "privacy", "federation", "engine", "training", "recipe", "sweep")
 RUN_CONFIG_GROUPS = ("task", "privacy", "federation", "training")  # the engine is Flower's there
-RUN_CONFIG_DEFAULTS = {"task": "breast_cancer", "privacy": "none"}  # as in pyproject.toml
-
-
-def conf_dir() -> Path:
-    """The folder of the Hydra groups: in a wheel beside this file, else in the checkout or bundle.
-
-    >>> (conf_dir() / "config.yaml").is_file()
-    True
-    """
-    package = Path(__file__).resolve().parent
-    for candidate in (package / "conf", package.parent / "conf"):
-        if (candidate / "config.yaml").is_file():
-            return candidate
-    raise ConfigError(f"conf/config.yaml is missing beside {package.name}: reinstall dp-fedmed")
+RUN_CONFIG_DEFAULTS = {"task": DEFAULT_TASK, "privacy": "sample"}  # as in pyproject.toml
 
 
 def default_runs_dir() -> str:
@@ -130,13 +134,21 @@ def default_runs_dir() -> str:
 
 @functools.cache
 def register() -> None:
-    """Make the typed tree and our two resolvers known to Hydra (safe to call twice)."""
+    """Make the typed tree and our resolvers known to Hydra (safe to call twice)."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
     ConfigStore.instance().store(name="base_config", node=schema())
     OmegaConf.register_new_resolver("runs_dir", default_runs_dir, replace=True)
     OmegaConf.register_new_resolver("releases", num_releases, replace=True)
+    OmegaConf.register_new_resolver("task_name", task_name, replace=True)
+    OmegaConf.register_new_resolver("network", network, replace=True)
+    OmegaConf.register_new_resolver("default_target", _default_target, replace=True)
+
+
+def _default_target(epsilon: float, *, _parent_: DictConfig) -> float | None:
+    """A style's own target: in force until somebody gives the noise instead."""
+    return None if _parent_.get("noise_multiplier") is not None else epsilon
 
 
 @functools.cache
@@ -159,8 +171,13 @@ def schema() -> DictConfig:
     return schema
 
 
-def compose(overrides: Sequence[str] = ()) -> Config:
+def compose(overrides: Sequence[str] = (), *, given: Sequence[str] | None = None) -> Config:
     """The validated configuration that these Hydra overrides describe.
+
+    Args:
+        overrides: Hydra's words.
+        given: the keys that a user gave, and that must have an effect; without it those of the
+            overrides, and of the user's own files.
 
     >>> compose(["task=digits", "federation.num_rounds=3"]).federation.num_rounds
     3
@@ -168,21 +185,47 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
+    from yaml import YAMLError
 
     from dp_fedmed.config_resume import resumed, stored_groups
 
     register()
-    checked = [*stored_groups(overrides), *check_overrides(overrides)]
+    own = own_folders(overrides)
+    checked = [*stored_groups(overrides), *check_overrides(overrides, own=own)]
+    has_own = own is None or bool(own)
     try:
         with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
-            tree = hydra_compose("config", overrides=checked)
-            explicit_groups_win(tree, overrides)
-            # A deployed client has no run directory: it must be given the run's settings again.
-            if tree.resume is not None and (Path(str(tree.run_dir)) / "config.yaml").exists():
-                return resumed(tree, overrides)
-            return from_dictconfig(tree)
-    except HydraException as error:
+            tree = hydra_compose("config", overrides=checked, return_hydra_config=has_own)
+    except (HydraException, YAMLError) as error:
         raise ConfigError(root_message(error)) from error
+    if given is None:
+        given = given_keys(overrides)
+        given += keys_in_own_files(tree.hydra.runtime, conf_dir()) if has_own else []
+    if has_own:
+        tree = _without_hydra(tree)
+    explicit_groups_win(tree, overrides)
+    # A deployed client has no run directory: it must be given the run's settings again.
+    if tree.resume is not None and (Path(str(tree.run_dir)) / "config.yaml").exists():
+        config = resumed(tree, overrides)
+    else:
+        config = from_dictconfig(tree)
+    refuse_in_vain([config], given)
+    return config
+
+
+def given_by_user(overrides: Sequence[str]) -> list[str]:
+    """The keys that the user of a Hydra job gave: in these overrides, and in files of their own."""
+    from hydra.core.hydra_config import HydraConfig
+
+    return given_keys(overrides) + keys_in_own_files(HydraConfig.get().runtime, conf_dir())
+
+
+def _without_hydra(tree: DictConfig) -> DictConfig:
+    from omegaconf import flag_override
+
+    with flag_override(tree, ["readonly", "struct"], False):
+        del tree["hydra"]
+    return tree
 
 
 def from_dictconfig(tree: DictConfig) -> Config:
@@ -200,11 +243,27 @@ def from_dictconfig(tree: DictConfig) -> Config:
     return config
 
 
-def from_yaml(text: str) -> Config:
-    """A configuration as `Config.to_yaml` wrote it."""
+def from_yaml(text: str, run_dir: Path | None = None) -> Config:
+    """A configuration as `Config.to_yaml` wrote it.
+
+    Args:
+        text: the YAML.
+        run_dir: of the run whose settings they are, which knows the version that wrote them.
+
+    Raises:
+        ConfigError: for settings that cannot be, and for those of another version that this one
+            does not have.
+    """
     from omegaconf import OmegaConf
 
-    return from_dictconfig(OmegaConf.create(text))  # type: ignore[arg-type]
+    stored = OmegaConf.create(text)
+    known = leaf_keys()
+    unknown = [key for key in keys_of_tree(OmegaConf.to_container(stored)) if key not in known]
+    if unknown:
+        from dp_fedmed.config_resume import another_version
+
+        raise ConfigError(another_version(unknown[0], run_dir))
+    return from_dictconfig(stored)  # type: ignore[arg-type]
 
 
 def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:
@@ -232,64 +291,30 @@ def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:
                 f"run-config key 'overrides' holds {word!r}: Hydra itself is not set up here, so "
                 "leave it out"
             )
+        if word.lstrip("+~").startswith(("engine=", "engine.")):
+            raise ConfigError(
+                f"run-config key 'overrides' holds {word!r}, which has no effect: flwr run chooses "
+                "where clients compute; leave it out"
+            )
     further = resume_words(further)
     resumes = any(word.startswith("resume=") for word in further)
+    own_data = any(word.startswith("data.name=") for word in further)
+    # A default of pyproject.toml is nobody's choice: a stored run's, or the data's own, wins.
+    unchosen = tuple(RUN_CONFIG_DEFAULTS) if resumes else ("task",) if own_data else ()
     chosen = [
         f"{group}={run_config[group]}"
         for group in RUN_CONFIG_GROUPS
         if run_config.get(group)
-        and not (resumes and run_config[group] == RUN_CONFIG_DEFAULTS.get(group))
+        and not (group in unchosen and run_config[group] == RUN_CONFIG_DEFAULTS[group])
     ]
     if not any(word.startswith("run_dir=") for word in further):
         # The app's folder is Flower's bundle and its working directory the SuperLink's; both apps
         # know the run's id, and so the same folder.
         runs = Path.home() / "dp_fedmed" / "checkpoints"
         chosen.append(f"run_dir={runs}/flower_{run_id}_${{task.name}}_${{privacy.style}}")
-    return compose([*chosen, *further])
-
-
-def check_overrides(overrides: Sequence[str], *, own_groups: bool = False) -> list[str]:
-    """Refuse an unknown key or group choice with the nearest right one, before Hydra sees it.
-
-    Args:
-        overrides: Hydra's words, `key=value` or `group=choice`.
-        own_groups: the user has config folders of their own, so that unknown groups and choices are
-            left to Hydra.
-
-    Returns:
-        The overrides as Hydra is to see them: `model.args` takes any key without Hydra's `++`.
-
-    >>> check_overrides(["seed=1", "model.args.hidden=[64]"])
-    ['seed=1', '++model.args.hidden=[64]']
-    """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    known = sorted(tree_keys(Config))
-    checked = []
-    for text in overrides:
-        try:
-            override = OverridesParser.create().parse_override(text)
-        except HydraException as error:
-            raise ConfigError(
-                f"cannot read the override {text!r}: write key=value, for example "
-                "federation.num_rounds=3"
-            ) from error
-        key = override.key_or_group
-        if key in GROUPS and not override.is_delete():
-            if not own_groups:
-                _check_choice(key, override.value())
-        elif (
-            key not in known
-            and not key.startswith(("hydra", "model.args."))
-            and not (own_groups and "." not in key)
-        ):
-            raise ConfigError(f"unknown key {key!r}{_nearest(key, [*known, *GROUPS])}")
-        checked.append(f"++{text}" if text.startswith(("model.args.", "model.args=")) else text)
-    given = {text.split("=")[0] for text in overrides}
-    if "model._target_" in given and "recipe" not in given and not own_groups:
-        checked.append("recipe=none")  # a recipe is tuned for its own model, not for the user's
-    return checked
+    # Flower's clients are waited for, whatever engine.name is.
+    given = [key for key in given_keys(further) if key != "federation.connect_timeout"]
+    return compose([*chosen, *further], given=given)
 
 
 def explicit_groups_win(tree: DictConfig, overrides: Sequence[str]) -> None:
@@ -299,56 +324,17 @@ def explicit_groups_win(tree: DictConfig, overrides: Sequence[str]) -> None:
     given = dict(text.split("=", 1) for text in overrides if "=" in text)
     if "recipe" in given:
         return
-    recipe = (
-        conf_dir() / "recipe" / f"{given.get('task', 'breast_cancer')}-{tree.privacy.style}.yaml"
-    )
+    recipe = conf_dir() / "recipe" / f"{given.get('task', DEFAULT_TASK)}-{tree.privacy.style}.yaml"
     if not recipe.is_file():
         return
     tuned = OmegaConf.load(recipe)
+    places = [*(own_folders(overrides) or ()), conf_dir()]
     for group in ("training", "federation"):
-        file = conf_dir() / group / f"{given.get(group)}.yaml"
-        if group not in given or not file.is_file():
+        files = [place / group / f"{given.get(group)}.yaml" for place in places]
+        file = next((file for file in files if file.is_file()), None)
+        if group not in given or file is None:
             continue
         for key, value in OmegaConf.load(file).items():
             dotted = f"{group}.{key!s}"
             if dotted not in given and OmegaConf.select(tuned, dotted) is not None:
                 OmegaConf.update(tree, dotted, value)
-
-
-def _check_choice(group: str, value: Any) -> None:
-    available = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-    if hasattr(value, "include"):  # glob(…): Hydra looks what there is
-        return
-    choices = value.list if hasattr(value, "list") else [value]
-    for choice in choices:
-        name = str(getattr(choice, "text", choice))
-        if name not in available:
-            raise ConfigError(
-                f"{group}={name} is not offered{_nearest(name, available)}; "
-                f"choose from {', '.join(available)}"
-            )
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if not match:
-        leaves = {key.rsplit(".", 1)[-1]: key for key in reversed(known)}
-        close = difflib.get_close_matches(word.rsplit(".", 1)[-1], list(leaves), n=1, cutoff=0.6)
-        match = [leaves[leaf] for leaf in close]
-    return f"; did you mean {match[0]!r}?" if match else "; see dp-fedmed run --cfg job"
-
-
-_NOISE = ("object_type=", "reference_type=", "full_key:")
-
-
-def root_message(error: BaseException) -> str:
-    """The innermost explanation of a Hydra or OmegaConf error, on one line."""
-    text = str(error)
-    inner = error.__cause__ or error.__context__
-    if inner is not None and str(inner) and str(inner) not in text:
-        text = f"{text}: {inner}"
-    lines = [line.strip() for line in text.splitlines()]
-    kept = [line for line in lines if line and not line.startswith(_NOISE)]
-    said = re.sub(r"\s+", " ", "; ".join(kept))
-    unknown = re.search(r"Key '(\w+)' (?:is )?not in", said)
-    return said + _nearest(unknown[1], sorted(tree_keys(Config))) if unknown else said

@@ -17,6 +17,7 @@ from dp_fedmed.config_choices import (
     Topology,
     Weighting,
 )
+from dp_fedmed.config_own_data import refuse_unread_path
 from dp_fedmed.config_schema import (
     Config,
     ConfigError,
@@ -27,7 +28,6 @@ from dp_fedmed.config_schema import (
 )
 from dp_fedmed.named_code import MODULE, refuse_code
 
-GROUPS_FIELD = "groups"
 RESUME = re.compile(r"last|best|round:\d+")
 SKEWS = ("linear", "square", "exponential")
 
@@ -122,11 +122,12 @@ def _check_words(config: Config) -> None:
         raise ConfigError(
             f"data.partition.skew={config.data.partition.skew} is not one of {', '.join(SKEWS)}"
         )
-    if config.data.group_by not in (None, GROUPS_FIELD):
+    if config.data.group_by not in (None, "patient"):
         raise ConfigError(
-            f"data.group_by={config.data.group_by} is not known: use data.group_by={GROUPS_FIELD}, "
-            "the ids that a loader puts into Records.groups, or leave it null"
+            f"data.group_by={config.data.group_by} is not known: use data.group_by=patient, "
+            "the ids that a loader puts into Records.patient, or leave it null"
         )
+    refuse_unread_path(config.data)
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", config.training.device):
         raise ConfigError(
             f"training.device={config.training.device} is not one of auto, cpu, cuda, cuda:N, mps"
@@ -166,10 +167,16 @@ def _check_code(config: Config) -> None:
 METRICS: dict[TaskKind, tuple[str, ...]] = {
     TaskKind.classification: ("accuracy", "balanced_accuracy", "auroc", "f1", "loss"),
     TaskKind.segmentation: ("dice", "iou", "loss"),
+    TaskKind.regression: ("rmse", "mae", "r2", "loss"),
     TaskKind.anomaly: (
         *("image_auroc", "pixel_auroc"),
         *(f"aupro_{limit}" for limit in ("0.01", "0.05", "0.1", "0.3", "1")),
     ),
+}
+LOSSES: dict[TaskKind, tuple[Loss, ...]] = {
+    TaskKind.classification: (Loss.cross_entropy,),
+    TaskKind.segmentation: (Loss.dice_ce, Loss.soft_dice, Loss.cross_entropy),
+    TaskKind.regression: (Loss.mse, Loss.huber, Loss.mae),
 }
 BACKBONES = ("filters", "mobilenet_v2", "resnet18", "wide_resnet50_2", "tiny")
 #: Releases of each private mechanism, each a round.
@@ -216,10 +223,11 @@ def _check_pairs(config: Config) -> None:
             f"data.val_fraction={data.val_fraction:g} and data.test_fraction="
             f"{data.test_fraction:g} leave nothing to train on: their sum must be below 1"
         )
-    if task.kind is TaskKind.classification and task.loss is not Loss.cross_entropy:
+    losses = LOSSES.get(task.kind)
+    if losses is not None and task.loss not in losses:
         raise ConfigError(
-            f"task.loss={task.loss} is a segmentation loss, but task.kind={task.kind}: "
-            "use task.loss=cross_entropy"
+            f"task.loss={task.loss} does not fit task.kind={task.kind}: use "
+            f"{' or '.join(f'task.loss={loss}' for loss in losses)}"
         )
     _check_topology(config)
     _check_privacy(config)
@@ -339,7 +347,8 @@ def _check_anomaly(config: Config) -> None:
 def _check_coreset(config: Config) -> None:
     """One size of the bank; and where rows are released, a guarantee that exists for them."""
     size, ratio = config.anomaly.coreset_size, config.anomaly.coreset_ratio
-    if (size is None) == (ratio is None):
+    has_bank = config.privacy.style is PrivacyStyle.none or config.releases_rows
+    if has_bank and (size is None) == (ratio is None):  # else neither has an effect
         raise ConfigError(
             f"anomaly.coreset_size={_null(size)} with anomaly.coreset_ratio={_null(ratio)}: give "
             "exactly one, for example anomaly.coreset_size=null anomaly.coreset_ratio=0.1"
@@ -359,8 +368,8 @@ def _check_coreset(config: Config) -> None:
         )
     if config.data_ledger is not None:
         raise ConfigError(
-            f"data_ledger={config.data_ledger} adds up guarantees for a record that is added or "
-            "removed, and anomaly.mechanism=noisy_rows has one for a record that is replaced: the "
+            f"data_ledger={config.data_ledger} adds up guarantees for a record that contributes or "
+            "not, and anomaly.mechanism=noisy_rows has one for a record that is replaced: the "
             "two do not compose; use anomaly.mechanism=dp_gaussian or data_ledger=null"
         )
 

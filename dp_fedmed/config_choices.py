@@ -10,6 +10,7 @@ class TaskKind(StrEnum):
 
     classification = "classification"
     segmentation = "segmentation"
+    regression = "regression"
     anomaly = "anomaly"
 
 
@@ -19,6 +20,22 @@ class Loss(StrEnum):
     cross_entropy = "cross_entropy"
     soft_dice = "soft_dice"
     dice_ce = "dice_ce"
+    mse = "mse"
+    mae = "mae"
+    huber = "huber"
+
+
+#: Metrics of which less is better; of all others more is.
+LOWER_IS_BETTER = frozenset({"loss", "rmse", "mae"})
+
+
+def better(metric: str) -> float:
+    """1 where a larger value of a metric is better, −1 where a smaller one is.
+
+    >>> better("accuracy"), better("rmse")
+    (1.0, -1.0)
+    """
+    return -1.0 if metric in LOWER_IS_BETTER else 1.0
 
 
 class OptimizerName(StrEnum):
@@ -97,10 +114,14 @@ class PrivacyStyle(StrEnum):
 
 
 class AccountantName(StrEnum):
-    """Which accountant calibrates and enforces."""
+    """Which accountant calibrates and enforces; RDP is reported beside it.
+
+    `tight` is decided from the plan: the closed form where everything has q = 1, PLD elsewhere.
+    """
 
     rdp = "rdp"
     pld = "pld"
+    tight = "tight"
 
 
 class Calibration(StrEnum):
@@ -111,12 +132,11 @@ class Calibration(StrEnum):
 
 
 class GradMode(StrEnum):
-    """How per-sample gradients are computed; `auto` measures once and stores its choice."""
+    """How per-record gradients are computed; `auto` takes the first that is right."""
 
     auto = "auto"
     hooks = "hooks"
     functorch = "functorch"
-    ghost = "ghost"
 
 
 class MechanismName(StrEnum):

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dp_fedmed.config import (
-    GROUPS,
     Config,
     ConfigError,
+    EngineName,
     conf_dir,
     default_runs_dir,
     from_dictconfig,
@@ -18,6 +18,7 @@ from dp_fedmed.config import (
     schema,
 )
 from dp_fedmed.config_checks import RESUME
+from dp_fedmed.config_overrides import GROUPS
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -62,8 +63,11 @@ def resumed(tree: DictConfig, overrides: Sequence[str]) -> Config:
 
     stored = stored_settings(Path(str(tree.run_dir)))
     merged = OmegaConf.merge(schema(), OmegaConf.create(stored.to_yaml()))
-    for key in _touched(overrides, stored):
+    touched = _touched(overrides, stored)
+    for key in touched:
         OmegaConf.update(merged, key, OmegaConf.select(tree, key), merge=False)
+    if merged.engine.name is not EngineName.ray and "engine.address" not in touched:
+        merged.engine.address = None  # of the cluster that the run was on
     merged.run_dir = str(tree.run_dir)
     config = from_dictconfig(merged)  # type: ignore[arg-type]
     from dp_fedmed.federation.settings import changed, refuse_other_run
@@ -84,9 +88,43 @@ def stored_settings(run_dir: Path) -> Config:
     if not file.is_file():
         raise ConfigError(f"run_dir={run_dir} holds no run to resume: {file} is missing")
     try:
-        return from_yaml(_settings_in_ledger(run_dir) or file.read_text(encoding="utf-8"))
+        return from_yaml(_settings_in_ledger(run_dir) or file.read_text(encoding="utf-8"), run_dir)
+    except ConfigError:
+        raise
     except (ValueError, YAMLError) as error:
         raise ConfigError(f"{file} cannot be read, restore it: {error}") from error
+
+
+def another_version(key: str, run_dir: Path | None) -> str:
+    """What to do with a run whose settings have a key that this version does not know."""
+    from dp_fedmed import __version__
+
+    writer = _writer(run_dir)
+    place = "the stored settings" if run_dir is None else f"{run_dir / 'config.yaml'}"
+    if writer == __version__:
+        return (
+            f"{place} has the setting {key!r}, which dp-fedmed {__version__} does not have, though "
+            "it wrote the file: take out what was put in by hand"
+        )
+    return (
+        f"{place} has the setting {key!r}, which dp-fedmed {__version__} does not have: it was "
+        f"written by {f'dp-fedmed {writer}' if writer else 'another version'}. Go on with that "
+        f"version (pip install dp-fedmed=={writer or '…'}), or start a new run; a shared "
+        "data_ledger adds up what both spend. docs/upgrades.md says what is read across versions"
+    )
+
+
+def _writer(run_dir: Path | None) -> str | None:
+    """The version that last computed a run."""
+    import json
+
+    if run_dir is None:
+        return None
+    try:
+        held = json.loads((run_dir / "environment.json").read_text(encoding="utf-8"))
+        return str(held["stretches"][-1]["versions"]["dp_fedmed"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def stored_groups(overrides: Sequence[str]) -> list[str]:
@@ -99,9 +137,10 @@ def stored_groups(overrides: Sequence[str]) -> list[str]:
     folder = Path(given["run_dir"].strip("'\""))
     try:
         content = yaml.safe_load(
-            _settings_in_ledger(folder) or (folder / "config.yaml").read_text()
+            _settings_in_ledger(folder) or (folder / "config.yaml").read_text(encoding="utf-8")
         )
-        stored = {"task": content["task"]["name"], "privacy": content["privacy"]["style"]}
+        task = task_group(content["task"]["name"], content["data"]["name"])
+        stored = {"task": task, "privacy": content["privacy"]["style"]}
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         return []  # what is wrong is said when the run is opened
     return [
@@ -109,6 +148,15 @@ def stored_groups(overrides: Sequence[str]) -> list[str]:
         for group, name in stored.items()
         if group not in given and (conf_dir() / group / f"{name}.yaml").is_file()
     ]
+
+
+def task_group(name: str, data_name: str) -> str:
+    """The choice of `task=` that a run was made with: some tasks are named by their data.
+
+    >>> task_group("chest_2024", "medmnist"), task_group("digits", "digits")
+    ('medmnist', 'digits')
+    """
+    return data_name if (conf_dir() / "task" / f"{data_name}.yaml").is_file() else name
 
 
 def _settings_in_ledger(run_dir: Path) -> str | None:
@@ -142,7 +190,8 @@ def _touched(overrides: Sequence[str], stored: Config) -> list[str]:
         key = override.key_or_group
         if override.is_delete():
             raise ConfigError(f"{text} deletes a setting: give it another value instead")
-        known = {"task": stored.task.name, "privacy": str(stored.privacy.style)}
+        task = task_group(stored.task.name, stored.data.name)
+        known = {"task": task, "privacy": str(stored.privacy.style)}
         if known.get(key) == str(override.value()):
             continue  # what the run has anyway
         if key not in GROUPS:

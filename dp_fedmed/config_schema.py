@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from dp_fedmed.config_choices import (
@@ -28,7 +29,31 @@ from dp_fedmed.config_choices import (
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be right; it names the key, the value and a value that works."""
+    """A setting that cannot be right; it names the key, the value and a value that works.
+
+    Attributes:
+        path: of which the message shows the last part only, since other parties may read it.
+    """
+
+    path: str | None = None
+
+    def whole(self) -> str:
+        """The message for the person at this terminal, whose paths they are.
+
+        >>> error = ConfigError("data.path=scans is not a folder")
+        >>> error.path = "/home/ann/scans"
+        >>> error.whole()
+        'data.path=/home/ann/scans is not a folder'
+        """
+        said = str(self)
+        if not self.path or self.path in said:
+            return said
+        shortened = f"={Path(self.path).name}"
+        return (
+            said.replace(shortened, f"={self.path}", 1)
+            if shortened in said
+            else (f"{said} ({self.path})")
+        )
 
 
 @dataclass(frozen=True)
@@ -53,7 +78,7 @@ class PartitionConfig:
     """How simulated clients share one data set (flwr-datasets' partitioners).
 
     Attributes:
-        name: the partitioner; `natural` uses the ids in `Records.groups`.
+        name: the partitioner; `natural` keeps sites together (`Records.site`), the others patients.
         alpha: of `dirichlet`: small is uneven.
         classes_per_client: of `pathological`.
         skew: of `size_skewed`: linear, square or exponential.
@@ -74,13 +99,13 @@ class DataConfig:
     Attributes:
         name: an embedded set, or the import path of a function that returns a `DataSet`.
         id: names the data in a shared `data_ledger`.
-        path: the file or folder of sets that are not embedded.
+        path: the file or folder of sets that are neither embedded nor generated.
         num_records: how many a generator makes.
         image_size: side in pixels that images are made or resized to.
         val_fraction: of all records, for the server's validation.
         test_fraction: of all records, for the server's one test.
         client_val_fraction: of a client's records, for its own validation.
-        group_by: `groups` where several records may be one patient's.
+        group_by: `patient` where several records may be one patient's (`Records.patient`).
         max_records_per_group: so many of a patient's records are used, at most.
         partition: who holds which records in a simulation.
     """
@@ -284,14 +309,14 @@ class PrivacyConfig:
 
     Attributes:
         style: as in `privacy=`.
-        accountant: calibrates, enforces and reports.
+        accountant: calibrates, enforces and reports: tight, rdp or pld.
         noise_seed: noise from a public seed, for debugging: protects nobody, and says so.
         sample: record level.
         user: client level.
     """
 
     style: PrivacyStyle = PrivacyStyle.none
-    accountant: AccountantName = AccountantName.rdp
+    accountant: AccountantName = AccountantName.tight
     noise_seed: int | None = None
     sample: SamplePrivacyConfig = field(default_factory=SamplePrivacyConfig)
     user: UserPrivacyConfig = field(default_factory=UserPrivacyConfig)

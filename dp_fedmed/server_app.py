@@ -15,7 +15,7 @@ from dp_fedmed.federation.local_grid import LocalGrid
 from dp_fedmed.federation.nodes import NodeError, wait_for_nodes
 from dp_fedmed.federation.resume import RunFinished
 from dp_fedmed.federation.server_run import RunResult, ServerRun
-from dp_fedmed.federation.stopping import StopRequest
+from dp_fedmed.federation.stopping import StopRequest, on_ctrl_c
 from dp_fedmed.reporting.display import Display, LogDisplay
 from dp_fedmed.reporting.run_log import log_to, show_on_stdout
 
@@ -53,7 +53,7 @@ def serve(
     run = ServerRun(config, display, stop)
     try:
         log = run.directory.log_file(secret=config.privacy.style.protects_clients)
-        with log_to(log, run.directory.clients_log):
+        with log_to(log, run.directory.path):
             return run.run(grid, nodes)
     except ConfigError:
         run.store.withdraw()
@@ -81,8 +81,11 @@ def build_server_app(
         show_on_stdout()
         given = from_run_config(context.run_config, run_id=context.run_id)
         explicit = "federation.num_clients" in str(context.run_config.get("overrides", ""))
+        logger.info("This run's directory, on this machine: %s", given.run_dir)
+        asked = StopRequest()
         try:
-            on_result(serve(grid, given, shown, num_clients_given=explicit))
+            with on_ctrl_c(asked):  # in a process of its own; Flower's simulation has a thread
+                on_result(serve(grid, given, shown, num_clients_given=explicit, stop=asked))
         except RunFinished as finished:
             logger.info("%s", finished)
 

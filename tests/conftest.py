@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# Two processes with two threads each, on two cores, wait for each other most of the time.
+os.environ["OMP_NUM_THREADS"] = "1"
 
+import hydra
 import pytest
 
+from dp_fedmed import config as configuration
 from dp_fedmed.config import Config, compose
+from tests.composition import remembering
 from tests.federation.anomaly_runs import TINY
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,8 +30,8 @@ MEASURED = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that no core is left alone with the last one.
 
-    Coverage is of privacy and federation, and measured by their own quick tests alone: the tracer
-    would double the time of all others.
+    Coverage, where it is asked for, is of privacy and federation, and measured by their own quick
+    tests alone: the tracer would double the time of all others.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
@@ -36,11 +41,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.no_cover)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def remembered_composition() -> Iterator[None]:
+    """Hydra composes the same words once."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(hydra, "compose", remembering(hydra.compose))
+    yield
+    patch.undo()
+
+
+#: Tests give one list of settings to all styles; those of the refusal ask for it with `strict`.
+REFUSE_IN_VAIN = configuration.refuse_in_vain
+configuration.refuse_in_vain = lambda runs, given: None
+
+
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings without effect are refused, as they are outside of tests."""
+    monkeypatch.setattr(configuration, "refuse_in_vain", REFUSE_IN_VAIN)
+
+
 @pytest.fixture(autouse=True)
 def heard_logger() -> Iterator[None]:
-    """A command in this process keeps our log lines from the console, and so from later tests."""
+    """What a command does to logging in this process is undone, for the sake of later tests."""
+    loggers = [logging.getLogger(name) for name in (None, "dp_fedmed", "flwr")]
+    before = [list(logger.handlers) for logger in loggers]
     yield
+    for logger, handlers in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
     logging.getLogger("dp_fedmed").propagate = True
+
+
+def without_privacy_unless_given(words: Iterable[str]) -> list[str]:
+    """The default experiment is private; a test that names no style means none."""
+    return [] if any(word.startswith("privacy=") for word in words) else ["privacy=none"]
 
 
 @pytest.fixture
@@ -51,6 +85,7 @@ def small(tmp_path: Path) -> Callable[..., Config]:
     def make(*overrides: str) -> Config:
         return compose(
             [
+                *without_privacy_unless_given(overrides),
                 *("federation.num_clients=4", "federation.num_rounds=2", "engine.workers=1"),
                 f"run_dir={tmp_path}/run{next(made)}",
                 *overrides,
@@ -66,6 +101,7 @@ def tiny(tmp_path: Path) -> Callable[..., Config]:
     made = iter(range(1000))
 
     def make(*words: str) -> Config:
-        return compose([*TINY, f"run_dir={tmp_path}/run{next(made)}", *words])
+        style = without_privacy_unless_given(words)
+        return compose([*style, *TINY, f"run_dir={tmp_path}/run{next(made)}", *words])
 
     return make

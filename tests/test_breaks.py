@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.breaks import BREAKS, ROOT, Break
+from tests.breaks import BREAKS
+from tests.breaks.base import Break
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda b: b.name)

@@ -46,7 +46,7 @@ def test_run_help_and_config_listing_do_not_import_torch() -> None:
 
 def test_a_run_writes_its_directory_and_a_table(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    done = dp_fedmed("run", "federation.num_rounds=3", f"run_dir={folder}")
+    done = dp_fedmed("run", "privacy=none", "federation.num_rounds=3", f"run_dir={folder}")
     assert done.returncode == 0, done.stderr
     assert "balanced_accuracy" in done.stdout
     assert str(folder) in done.stdout
@@ -77,9 +77,12 @@ def test_a_run_writes_its_directory_and_a_table(tmp_path: Path) -> None:
 
 def test_two_runs_never_share_a_directory(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    assert dp_fedmed("run", "federation.num_rounds=1", f"run_dir={folder}").returncode == 0
+    assert (
+        dp_fedmed("run", "privacy=none", "federation.num_rounds=1", f"run_dir={folder}").returncode
+        == 0
+    )
     before = (folder / "model.safetensors").read_bytes()
-    again = dp_fedmed("run", "federation.num_rounds=2", f"run_dir={folder}")
+    again = dp_fedmed("run", "privacy=none", "federation.num_rounds=2", f"run_dir={folder}")
     assert again.returncode == 2
     assert "already holds a run" in again.stderr
     assert (folder / "model.safetensors").read_bytes() == before
@@ -88,13 +91,13 @@ def test_two_runs_never_share_a_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["rnu"], "did you mean 'run'"),
+        (["rnu"], "did you mean run?"),
         (["run", "federation.num_round=3"], "did you mean 'federation.num_rounds'"),
         (["run", "task=digit"], "did you mean 'digits'"),
         (["run", "federation.num_clients=100000"], "federation.num_clients"),
         (["run", "task=medmnist"], "data.path"),
         (["run", "training.lr=abc"], "training.lr=abc"),
-        (["run", "training.optimizer=adagrad"], "[sgd, adam, adamw]"),
+        (["run", "training.optimizer=adagrad"], "choose from sgd, adam, adamw"),
         (["run", "training.device=cuda:7"], "training.device=cuda:7 is not available"),
     ],
 )
@@ -123,7 +126,7 @@ def test_the_written_config_gives_the_same_run_again(tmp_path: Path) -> None:
 
     from dp_fedmed.config import from_dictconfig
 
-    config = compose(["task=digits", "training.lr=1e-5", f"run_dir={tmp_path}/x"])
+    config = compose(["task=digits", "privacy=none", "training.lr=1e-5", f"run_dir={tmp_path}/x"])
     directory = RunDirectory.create(config)
     read = OmegaConf.load(directory.path / "config.yaml")
     assert from_dictconfig(read) == config  # type: ignore[arg-type]
@@ -133,7 +136,7 @@ def test_ctrl_c_keeps_the_last_model_and_leaves_no_process(tmp_path: Path) -> No
     folder = tmp_path / "run"
     command = [sys.executable, "-c", "from dp_fedmed.cli import entry; entry()", "run"]
     process = subprocess.Popen(
-        [*command, "task=digits", "federation.num_rounds=500", f"run_dir={folder}"],
+        [*command, "task=digits", "privacy=none", "federation.num_rounds=500", f"run_dir={folder}"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -154,9 +157,10 @@ def test_a_users_own_config_folder_is_used(tmp_path: Path) -> None:
     (tmp_path / "training").mkdir()
     (tmp_path / "training" / "mine.yaml").write_text("lr: 1e-3\noptimizer: adamw\n")
     (tmp_path / "training" / "typo.yaml").write_text("lrr: 1e-3\n")
-    shown = dp_fedmed("run", "--config-dir", str(tmp_path), "training=mine", "--cfg", "job")
+    words = ["--config-dir", str(tmp_path), "privacy=none"]
+    shown = dp_fedmed("run", *words, "training=mine", "--cfg", "job")
     assert "lr: 0.001" in shown.stdout, shown.stderr
-    wrong = dp_fedmed("run", "--config-dir", str(tmp_path), "training=typo")
+    wrong = dp_fedmed("run", *words, "training=typo")
     assert wrong.returncode == 2
     assert "did you mean 'training.lr'" in wrong.stderr
 
@@ -167,6 +171,7 @@ def test_a_run_is_resumed_and_its_ledger_shown(tmp_path: Path) -> None:
     settings = ["privacy=hybrid", "federation.num_clients=6", "federation.num_rounds=2"]
     done = dp_fedmed("run", *settings, f"run_dir={folder}", "privacy.sample.grad_mode=hooks")
     assert done.returncode == 0, done.stderr
+    assert "what is promised to whom" in done.stdout, "every private run says what it promises"
     again = dp_fedmed("resume", str(folder))
     assert again.returncode == 0
     assert "is finished: 2 rounds, completed" in again.stdout

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dp_fedmed.config import (
+    RUN_CONFIG_DEFAULTS,
     Config,
     ConfigError,
     compose,
@@ -120,7 +121,10 @@ def test_flower_run_config_composes_the_same_tree(tmp_path: Path) -> None:
     }
     from_flower = from_run_config(run_config)
     from_hydra = compose(
-        ["task=digits", "federation.num_rounds=3", "model.args.channels=[4,8]", "run_dir=/x"]
+        [
+            *("task=digits", "privacy=none", "federation.num_rounds=3"),
+            *("model.args.channels=[4,8]", "run_dir=/x"),
+        ]
     )
     assert from_flower.run_dir == folder
     assert dataclasses.replace(from_flower, run_dir="/x") == from_hydra
@@ -142,13 +146,17 @@ def test_a_recipe_comes_with_its_pair_and_can_be_left_out() -> None:
     plain = compose(["task=digits", "privacy=sample", "recipe=none"])
     assert tuned.model._target_ != plain.model._target_ == "dp_fedmed.models.SmallCNN"
     assert compose(["task=digits", "privacy=sample", "training.lr=7"]).training.lr == 7
-    assert compose(["task=digits"]).model._target_ == "dp_fedmed.models.SmallCNN"
+    assert compose(["task=digits", "privacy=none"]).model._target_ == "dp_fedmed.models.SmallCNN"
+
+
+def test_nothing_is_trained_without_a_guarantee_unless_somebody_says_so() -> None:
+    for config in (compose(), compose(["task=textures"]), from_run_config({"task": "digits"})):
+        assert (config.privacy.style, config.privacy.sample.target_epsilon) == ("sample", 3.0)
+    assert {"task": compose().task.name, "privacy": "sample"} == RUN_CONFIG_DEFAULTS
 
 
 def test_flowers_defaults_are_those_of_pyproject() -> None:
     import tomllib
-
-    from dp_fedmed.config import RUN_CONFIG_DEFAULTS
 
     content = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
     given = content["tool"]["flwr"]["app"]["config"]
@@ -171,3 +179,49 @@ def test_what_the_user_names_wins_over_a_recipe() -> None:
     plain = compose(["task=digits", "privacy=sample", "recipe=none"])
     assert own.training == plain.training
     assert own.privacy == plain.privacy
+
+
+def test_data_of_ones_own_name_the_task_and_shape_the_network(tmp_path: Path) -> None:
+    own = ["allow_code=[tests]", f"run_dir={tmp_path}/${{task.name}}"]
+    study = compose(["privacy=none", "data.name=tests.studies.load", *own])
+    assert (study.task.name, Path(study.run_dir).name) == ("studies", "studies")
+    assert study.model._target_ == "dp_fedmed.models.small_network"
+    images = compose(["privacy=sample", "data.name=tests.studies.load_images", *own])
+    assert images.task.name == "images"
+    assert images.model._target_ == "dp_fedmed.models.small_network", "no recipe of other data"
+    masks = compose(["privacy=none", "task=cells", "data.name=my.load_masks", "allow_code=[my]"])
+    assert (masks.task.name, masks.model._target_) == ("masks", "dp_fedmed.models.UNet")
+    given = compose([*own, "data.name=tests.studies.load", "model._target_=dp_fedmed.models.MLP"])
+    assert given.model._target_ == "dp_fedmed.models.MLP"
+    file = compose(["privacy=none", "task=medmnist", "data.path=/data/chest 2024.npz"])
+    assert file.task.name == "chest_2024"
+    assert file.model._target_ == "dp_fedmed.models.SmallCNN"
+    assert compose(["privacy=none", "data.name=digits"]).task.name == "digits"
+    assert compose([*own, "data.name=tests.studies.load", "task.name=trial"]).task.name == "trial"
+    words = "data.name=tests.studies.load_images allow_code=[tests]"
+    flower = from_run_config({"task": "breast_cancer", "privacy": "sample", "overrides": words})
+    assert flower.task == images.task
+    assert flower.model == images.model
+    assert flower.run_dir.endswith("_images_sample")
+
+
+def test_a_run_that_is_named_by_its_file_resumes_with_its_task_named_again(tmp_path: Path) -> None:
+    words = ["privacy=none", "task=medmnist", "data.path=/data/chest.npz", f"run_dir={tmp_path}"]
+    config = compose(words)
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    again = compose([f"run_dir={tmp_path}", "resume=last", "task=medmnist", "privacy=none"])
+    assert again.task == config.task
+    assert again.data == config.data
+
+
+def test_the_old_word_for_patients_is_answered_with_the_new_one() -> None:
+    with pytest.raises(ConfigError, match=r"data\.group_by=groups .*data\.group_by=patient"):
+        compose(["data.group_by=groups"])
+
+
+def test_a_group_of_ones_own_wins_over_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "mine.yaml").write_text("lr: 0.01\n")
+    words = [f"hydra.searchpath=['file://{tmp_path}']", "training=mine", "privacy=sample"]
+    assert compose(words).training.lr == 0.01
+    assert compose(["privacy=sample"]).training.lr != 0.01

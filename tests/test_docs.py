@@ -148,6 +148,7 @@ TRIED: set[str] = set()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=name_of)
 def test_every_command_of_a_page_runs(
     page: Path,
@@ -178,15 +179,19 @@ def _write_package(folder: Path) -> None:
     package = folder / "my_package"
     package.mkdir()
     (package / "__init__.py").touch()
-    code = next(c for c in blocks(ROOT / "docs/bring_your_own.md", "python") if "def load" in c)
     rng = np.random.default_rng(1)
     for name, values in {
         "features": rng.normal(size=(200, 6)),
         "labels": rng.integers(0, 2, 200),
+        "days": rng.gamma(2.0, 4.0, 200),
         "sites": np.arange(200) % 4,
+        "patients": np.arange(200) // 8 * 4 + np.arange(200) % 4,
     }.items():
         np.save(folder / f"{name}.npy", values)
-    (package / "study.py").write_text(code.replace("/data/", f"{folder}/"))
+    for code in blocks(ROOT / "docs/bring_your_own.md", "python"):
+        name = re.match(r"# my_package/(\w+\.py)\n", code)  # as its first line says
+        if name is not None:
+            (package / name[1]).write_text(code.replace("/data/", f"{folder}/"))
     (package / "nets.py").write_text(NETWORK)
 
 

@@ -20,6 +20,7 @@ from dp_fedmed.federation.engines import run_federation
 from dp_fedmed.federation.forecast import forecast, simulated_records
 from dp_fedmed.federation.sampling import make_sampler
 from dp_fedmed.learning import make_learner
+from tests.studies import STUDY
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -51,7 +52,7 @@ TINY = [
 ]
 
 
-@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+@pytest.mark.parametrize("accountant", ["rdp", "tight"])
 def test_a_run_spends_and_noises_just_as_planned(accountant: str, ask: Ask, tmp_path: Path) -> None:
     words = [
         *TINY,
@@ -72,7 +73,7 @@ def test_a_run_spends_and_noises_just_as_planned(accountant: str, ask: Ask, tmp_
     for key in ("noise_multiplier", "sample_rate", "steps", "delta", "adjacency", "sampling"):
         assert user[key] == real[key], key
     assert user["epsilon"][accountant] == real["epsilon"]
-    other = {"rdp": "pld", "pld": "rdp"}[accountant]
+    other = {"rdp": "pld", "tight": "rdp"}[accountant]
     assert user["epsilon"][other] == real["epsilon_by_other_accountant"][other]
 
 
@@ -80,6 +81,7 @@ def test_a_given_noise_ends_the_run_where_the_plan_says(ask: Ask, tmp_path: Path
     words = [
         *(*TINY, "privacy=sample", "privacy.sample.target_epsilon=2", "federation.num_rounds=9"),
         *("privacy.sample.noise_multiplier=2", "federation.evaluate_every=0"),
+        "privacy.accountant=rdp",
     ]
     planned = ask("--fast", *words)
     run = reported(compose([*words, f"run_dir={tmp_path}/run"]))
@@ -94,8 +96,8 @@ def test_a_given_noise_ends_the_run_where_the_plan_says(ask: Ask, tmp_path: Path
 def test_records_are_counted_as_a_client_counts_them() -> None:
     config = compose(
         [
-            *("task=cells", "data.num_records=60", "data.image_size=16", "data.group_by=groups"),
-            *("data.max_records_per_group=3", "federation.num_clients=3"),
+            *(*STUDY, "privacy=none", "data.client_val_fraction=0", "federation.num_clients=3"),
+            *("data.group_by=patient", "data.max_records_per_group=3"),
         ]
     )
     data = load_data(config.data, seed=config.seed)
@@ -121,13 +123,14 @@ def test_a_fast_plan_imports_nothing_heavy_and_prints_json_only() -> None:
     assert made["fast"] is True
     assert made["weights"] is None
     (row,) = [r for r in made["levels"]["sample"]["clients"] if r["binds"]]
-    assert set(row["epsilon"]) == {"rdp", "pld"}
+    assert set(row["epsilon"]) == {"rdp", "tight"}
     others = [r for r in made["levels"]["sample"]["clients"] if not r["binds"]]
     assert all(set(r["epsilon"]) == {"rdp"} for r in others)
 
 
 def test_what_is_suggested_does_what_it_says(ask: Ask) -> None:
     words = ["task=digits", "privacy=hybrid", "recipe=none", "federation.sample_rate=0.4"]
+    words.append("privacy.accountant=rdp")
     made = ask(*words)
     found = {each["override"].split("=")[0]: each for each in made["suggestions"]}
     assert {
@@ -165,10 +168,10 @@ def test_many_clients_are_planned_by_size_and_shown_as_a_summary(
     assert {row.split()[2] for row in rows} >= {"40", "79"}, "the smallest and the largest too"
 
 
-def test_fast_with_pld_is_exact_for_the_client_that_binds() -> None:
+def test_fast_and_tight_is_exact_for_the_client_that_binds() -> None:
     config = compose(
         [
-            *("privacy=sample", "recipe=none", "privacy.accountant=pld"),
+            *("privacy=sample", "recipe=none", "privacy.accountant=tight"),
             *("federation.num_clients=3", "federation.num_rounds=3"),
         ]
     )
@@ -205,6 +208,13 @@ def test_warnings_are_for_those_who_need_them(ask: Ask) -> None:
     assert "max_participations" in said("--fast", "privacy=sample", "federation.sample_rate=0.5")
 
 
+def test_a_network_that_a_run_would_refuse_is_warned_of(ask: Ask) -> None:
+    words = ["model._target_=tests.evidence.broken.Centred", "allow_code=[tests]", "recipe=none"]
+    [said] = [w for w in ask("privacy=sample", *words)["warnings"] if "refused" in w]
+    assert said.startswith("a run would be refused: model._target_ with task.loss couples records")
+    assert "refused" not in str(ask("privacy=user", *words)["warnings"])
+
+
 def test_an_anomaly_task_says_how_many_clients_it_needs(ask: Ask) -> None:
     words = ["task=textures", "privacy=user", "federation.num_clients=4", "data.num_records=60"]
     made = ask(*words)
@@ -221,11 +231,12 @@ def test_an_anomaly_task_says_how_many_clients_it_needs(ask: Ask) -> None:
 def test_without_privacy_it_says_what_privacy_would_need(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["plan", "--fast"]) == 0
+    assert main(["plan", "--fast", "privacy=none"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "No guarantee" in shown
     assert "privacy.sample.target_epsilon" in shown
     assert "privacy.user.target_epsilon" in shown
+    assert "it needs" not in shown, "the styles have targets of their own"
 
 
 @pytest.mark.parametrize(

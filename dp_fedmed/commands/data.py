@@ -1,11 +1,13 @@
-"""`dp-fedmed data`: who would hold which records."""
+"""`dp-fedmed data`: who would train on which records."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from dp_fedmed.commands import refuse_flags, with_config_dir
+
 HELP = """\
-dp-fedmed data [overrides]: who would hold which records, as a table and a picture.
+dp-fedmed data [overrides]: who would train on which records, as a table and a picture.
 Takes the same overrides as dp-fedmed run, for example
   dp-fedmed data task=digits data.partition.name=dirichlet data.partition.alpha=0.1
 and writes partition.png into the folder where it is called.
@@ -21,12 +23,14 @@ def main(arguments: list[str]) -> int:
 
     from dp_fedmed.commands.run import with_absolute_data_path
     from dp_fedmed.config import compose
-    from dp_fedmed.data import held_by_sites, load_data
+    from dp_fedmed.data import load_data, training_parts
     from dp_fedmed.reporting.partition import partition_table, plot_partition
 
-    config = with_absolute_data_path(compose(arguments))
+    words = with_config_dir(arguments)
+    refuse_flags("data", words)
+    config = with_absolute_data_path(compose(words))
     data = load_data(config.data, seed=config.seed)
-    parts = held_by_sites(data, config)
+    parts = training_parts(config, data)
     Console().print(partition_table(data, parts))
     picture = Path.cwd() / "partition.png"
     plot_partition(data, parts, picture)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dp_fedmed.commands import with_config_dir
+
 if TYPE_CHECKING:
     from dp_fedmed.config import Config
     from dp_fedmed.data import DataSet
@@ -31,19 +33,19 @@ dp-fedmed run, and gives the same noise multipliers as that run.
   dp-fedmed plan privacy=sample privacy.sample.noise_multiplier=1.1   how far a given noise goes
   dp-fedmed plan privacy=sample --records 1200,400,90          three hospitals, and no data here
 
-  --fast       RDP for all clients, PLD only for the one that binds; no count of the model's weights
+  --fast       RDP for all clients, more only for the one that binds; the model's weights uncounted
   --json       the plan for programs, and nothing else on standard output
   --plot       a picture of epsilon by round and noise by client; plan.png unless a name follows
   --records    each client's number of training records, instead of those of the data
 
 How to read it: q is a record's chance to be in a step, T the noisy steps (so many a round), sigma
 the noise in units of the clipping norm. Sigma is calibrated for privacy.*.target_epsilon by
-privacy.accountant (rdp or pld); the other accountant's epsilon is shown beside. The client that
+privacy.accountant (tight, rdp or pld); RDP's epsilon is shown beside. The client that
 binds is the one that needs the most noise.
 Exit code 2: a setting that cannot be, or a target that no noise reaches.
 """
 
-FLAGS = ("--fast", "--json", "--plot", "--records", "--help", "-h")
+FLAGS = ("--fast", "--json", "--plot", "--records", "--config-dir", "--help", "-h")
 PICTURE = "plan.png"
 
 
@@ -101,7 +103,7 @@ def _parsed(arguments: list[str]) -> _Asked:
     """
     from dp_fedmed.config import ConfigError
 
-    asked, words = _Asked(), list(arguments)
+    asked, words = _Asked(), with_config_dir(arguments)
     while words:
         word = words.pop(0)
         flag, equals, value = word.partition("=")
@@ -118,8 +120,8 @@ def _parsed(arguments: list[str]) -> _Asked:
             asked.records = _counts(value if equals else words.pop(0) if words else "")
         else:
             near = difflib.get_close_matches(flag, FLAGS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"flags are {', '.join(FLAGS[:-1])}"
-            raise ConfigError(f"plan has no flag {word}: {hint} See dp-fedmed plan --help")
+            hint = f"did you mean {near[0]}?" if near else f"its flags are {', '.join(FLAGS[:-1])}"
+            raise ConfigError(f"plan has no flag {word}; {hint}")
     return asked
 
 
@@ -180,6 +182,7 @@ def _make(asked: _Asked) -> Plan:
             advice = _advice(config, data, made.plan)
         else:
             weights = count_weights(config, data)
+            advice = _refusal(config, data)
     return Plan(
         forecast=made,
         fast=asked.fast,
@@ -219,6 +222,24 @@ def _advice(config: Config, data: DataSet, plan: PrivacyPlan) -> str | None:
 
     torch.set_num_threads(1)  # for so little work, threads wait for each other
     return make_learner(config, data).advice(plan, make_sampler(config.federation))
+
+
+def _refusal(config: Config, data: DataSet) -> str | None:
+    """Why a run would refuse the network; None if it would not."""
+    if not config.privacy.style.protects_records:
+        return None
+    import torch
+
+    from dp_fedmed.config import ConfigError
+    from dp_fedmed.learning import make_learner
+
+    torch.set_num_threads(1)
+    learner = make_learner(config, data)
+    try:
+        learner.settled(config)
+    except ConfigError as error:
+        return f"a run would be refused: {error}"
+    return None
 
 
 def _draw(made: Plan, path: Path) -> None:

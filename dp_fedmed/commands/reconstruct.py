@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dp_fedmed.commands import refuse_flags, with_config_dir
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,8 +23,9 @@ dp-fedmed reconstruct [--show-records] [overrides]: what a curious server would 
 
 Real rounds for each privacy style: the server sends its model, one site with few records answers,
 and the attack works on the answer alone. For images with a class it inverts the gradient (Geiping
-et al. 2020); for anomaly detectors it looks for the site's own patches in what was sent. It writes
-reconstruction.png and reconstruction.json into the folder where it is called.
+et al. 2020), of one full step of an MLP with 256 hidden units unless you name another network; for
+anomaly detectors it looks for the site's own patches in what was sent. It writes reconstruction.png
+and reconstruction.json into the folder where it is called.
 
 The picture shows training records as they are. For data other than the embedded and generated ones
 you must say that they may be seen: --show-records. Takes the overrides of dp-fedmed run, but for
@@ -41,7 +44,8 @@ def main(arguments: list[str]) -> int:
         return 0
     from rich.console import Console
 
-    overrides = [word for word in arguments if word != "--show-records"]
+    overrides = with_config_dir([word for word in arguments if word != "--show-records"])
+    refuse_flags("reconstruct", overrides)
     console = Console()
     with console.status("loading PyTorch, Flower and the data"):
         from dp_fedmed.config import TaskKind
@@ -49,9 +53,10 @@ def main(arguments: list[str]) -> int:
         from dp_fedmed.reporting.run_log import quiet_console
 
         config = compose_for(overrides, ("privacy=none",))
-        refuse_private_data(config, show_records=len(overrides) < len(arguments))
+        refuse_private_data(config, show_records="--show-records" in arguments)
         quiet_console()
     is_anomaly = config.task.kind is TaskKind.anomaly
+    _refuse_in_vain(overrides, is_anomaly=is_anomaly)
     draw = _from_answers if is_anomaly else _from_gradients
     rows, report = draw(overrides, config, console)
     report = {"schema": SCHEMA, "task": config.task.name, **report}
@@ -66,6 +71,16 @@ def main(arguments: list[str]) -> int:
     console.print(report["statement"], highlight=False, markup=False)
     console.print(f"Picture: {folder / PICTURE}", soft_wrap=True, highlight=False)
     return 0
+
+
+def _refuse_in_vain(overrides: Sequence[str], *, is_anomaly: bool) -> None:
+    """Refuse a setting that has an effect in none of the styles that are compared."""
+    from dp_fedmed.config import given_keys, refuse_in_vain
+    from dp_fedmed.evidence import bank_reconstruction, reconstruction
+
+    styles = bank_reconstruction.STYLES if is_anomaly else reconstruction.STYLES
+    rows = (reconstruction.compose_for(overrides, words) for words in styles.values())
+    refuse_in_vain(rows, given_keys(overrides))
 
 
 def _progress(console: Console) -> Any:

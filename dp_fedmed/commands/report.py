@@ -20,7 +20,7 @@ gets its privacy_card.md.
 
   -o, --output FILE   where the page goes; then nothing is written into the run's directory
   --open              show it in the browser
-  --no-pictures       leave test images out: they are records too
+  --no-pictures       leave test images and single predictions out: they are records too
   --no-runs           of a sweep, only the comparison
 
 Only what may be published is read; of private/ that is the ledger's head, where its key is there.

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.commands import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_USAGE
+from dp_fedmed.commands import (
+    EXIT_INTERRUPTED,
+    EXIT_LOST,
+    EXIT_STOPPED,
+    EXIT_USAGE,
+    with_config_dir,
+)
 
 if TYPE_CHECKING:
     from dp_fedmed.config import Config
 
 # Hydra's flags that take the next word as their value.
-_VALUED_FLAGS = {
-    *("--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--info", "-i"),
-    *("--config-name", "-cn", "--config-path", "-cp"),
-}
+_VALUED_FLAGS = (
+    *("--cfg", "-c", "--package", "-p", "--config-name", "-cn", "--config-path", "-cp"),
+    *("--experimental-rerun", "--info", "-i"),
+)
+_FLAGS = (
+    *("--help", "-h", "--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m"),
+    *_VALUED_FLAGS,
+)
+_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
 def main(arguments: list[str]) -> int:
@@ -25,12 +37,19 @@ def main(arguments: list[str]) -> int:
     import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     from dp_fedmed import config
     from dp_fedmed.config_resume import resume_words
     from dp_fedmed.sweeps import launcher
 
+    arguments, beside = _without_beside(arguments)
+    if {"--shell-completion", "-sc"} & set(arguments):
+        from dp_fedmed.cli import main as dp_fedmed
+
+        return dp_fedmed(["--shell-completion", *(w for w in arguments if not w.startswith("-"))])
     config.register()
+    arguments = with_config_dir(arguments)
     invocation = launcher.Invocation(_command(arguments), _new_settings)
     launcher.register(invocation)
     checked = _checked_arguments(resume_words(arguments))
@@ -43,7 +62,7 @@ def main(arguments: list[str]) -> int:
     codes: list[int] = []
 
     def job(tree: Any) -> None:
-        codes.append(_run_job(tree))
+        codes.append(_run_job(tree, beside))
         if codes[-1] == EXIT_INTERRUPTED:
             raise KeyboardInterrupt  # a sweep of another launcher ends too
 
@@ -54,7 +73,7 @@ def main(arguments: list[str]) -> int:
     )
     try:
         decorate(job)()
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise config.ConfigError(config.root_message(error)) from error
     except OSError as error:
         if codes or error.filename is None:
@@ -65,6 +84,26 @@ def main(arguments: list[str]) -> int:
     finally:
         invocation.end()
     return max([*codes, invocation.exit_code])
+
+
+def _without_beside(arguments: list[str]) -> tuple[list[str], Path | None]:
+    """Our one flag taken out of Hydra's words: the run whose metrics are shown beside this one's.
+
+    >>> _without_beside(["seed=1", "--beside", "/runs/none"])
+    (['seed=1'], PosixPath('/runs/none'))
+    """
+    from dp_fedmed.config import ConfigError
+
+    flag = next((word for word in arguments if word.split("=")[0] == "--beside"), None)
+    if flag is None:
+        return arguments, None
+    at = arguments.index(flag)
+    value = [flag.partition("=")[2]] if "=" in flag else arguments[at + 1 : at + 2]
+    rest = arguments[:at] + arguments[at + (1 if "=" in flag else 2) :]
+    sweeps = any(word in ("-m", "--multirun") or word.startswith("sweep=") for word in rest)
+    if sweeps or not any(value):
+        raise ConfigError("--beside takes the directory of one ended run, and is for one run")
+    return rest, Path(value[0])
 
 
 def _command(arguments: list[str]) -> list[str]:
@@ -80,27 +119,64 @@ def _command(arguments: list[str]) -> list[str]:
 
 def _checked_arguments(arguments: list[str]) -> list[str]:
     """Hydra's arguments, with our own checks of every override."""
-    from dp_fedmed.config import check_overrides
+    from dp_fedmed.config import ConfigError, check_overrides, own_folders
 
     flags: list[str] = []
     overrides: list[str] = []
-    previous = ""
-    for word in arguments:
-        is_flag = word.startswith("-") or previous in _VALUED_FLAGS
-        (flags if is_flag else overrides).append(word)
-        previous = word
-    own = ("--config-dir", "-cd", "--config-path", "-cp")
-    own_groups = any(flag.split("=")[0] in own for flag in flags) or any(
-        word.lstrip("+").startswith("hydra.searchpath") for word in overrides
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            overrides.append(word)
+            continue
+        flag, equals, _ = word.partition("=")
+        if flag not in _FLAGS:
+            raise ConfigError(f"run has no flag {flag}{_flag_hint(word, words)}")
+        flags.append(word)
+        if flag in ("--info", "-i") and not equals and (not words or words[0] not in _INFO):
+            flags.append("all")  # else Hydra would take the next word for what to tell of
+        elif flag in _VALUED_FLAGS and not equals and words:
+            flags.append(words.pop(0))
+    shows = [flag.split("=")[0] for flag in flags]
+    if {"--cfg", "-c"} & set(shows) and "--resolve" not in shows:
+        flags.append("--resolve")  # every key with the value that it would have
+    own = own_folders(overrides)
+    if any(
+        flag.split("=")[0] in ("--config-path", "-cp", "--config-name", "-cn") for flag in flags
+    ):
+        own = None  # another tree altogether: what it offers, Hydra knows
+    return [*flags, *check_overrides(overrides, own=own)]
+
+
+def _flag_hint(word: str, after: Sequence[str]) -> str:
+    """What was probably meant: a setting, which takes no dashes, or another flag."""
+    from dp_fedmed.config import Config
+    from dp_fedmed.config_overrides import GROUPS
+    from dp_fedmed.config_schema import tree_keys
+
+    flag, equals, value = word.partition("=")
+    name = flag.lstrip("-").replace("-", "_")
+    value = (
+        value
+        if equals
+        else next((w for w in after[:1] if "=" not in w and not w.startswith("-")), "…")
     )
-    return [*flags, *check_overrides(overrides, own_groups=own_groups)]
+    name = {"epsilon": "target_epsilon", "delta": "target_delta"}.get(name, name)
+    if name not in GROUPS:
+        found = (key for key in tree_keys(Config) if key == name or key.endswith(f".{name}"))
+        own = sorted(found, key=lambda key: not key.startswith("privacy.sample."))
+        name = own[0] if own else ""
+    if name:
+        return f"; settings take no dashes: did you mean {name}={value}?"
+    near = difflib.get_close_matches(flag, [*_FLAGS, "--config-dir"], n=1)
+    return f"; did you mean {near[0]}?" if near else "; see dp-fedmed run --hydra-help"
 
 
-def _run_job(tree: Any) -> int:
+def _run_job(tree: Any, beside: Path | None = None) -> int:
     """Hydra's one job, or one of a launcher that is not ours: a whole federation."""
     from hydra.core.hydra_config import HydraConfig
 
-    from dp_fedmed.config import ConfigError
+    from dp_fedmed.config import ConfigError, given_by_user, refuse_in_vain
     from dp_fedmed.config_resume import resumed
 
     output = Path(HydraConfig.get().runtime.output_dir).absolute()
@@ -108,10 +184,13 @@ def _run_job(tree: Any) -> int:
         overrides = list(HydraConfig.get().overrides.task)
         if tree.resume is not None:
             tree.run_dir = str(output)
-            return federate(with_absolute_data_path(resumed(tree, overrides)))
-        return federate(_new_settings(tree, overrides, str(output)))
+            config = with_absolute_data_path(resumed(tree, overrides))
+        else:
+            config = _new_settings(tree, overrides, str(output))
+        refuse_in_vain([config], given_by_user(overrides))
+        return federate(config, beside)
     except ConfigError as error:
-        print(f"dp-fedmed: {error}", file=sys.stderr)
+        print(f"dp-fedmed: {error.whole()}", file=sys.stderr)
         if output.is_dir() and not any(output.iterdir()):
             output.rmdir()
         return EXIT_USAGE
@@ -140,35 +219,46 @@ def with_absolute_data_path(config: Config) -> Config:
     return config.replace(data=replace(config.data, path=str(Path(path).resolve())))
 
 
-def federate(config: Config) -> int:
-    """Run a configuration with a display on the console; returns the exit code."""
+def federate(config: Config, beside: Path | None = None) -> int:
+    """Run a configuration with a display on the console; returns the exit code.
+
+    Args:
+        config: of the run.
+        beside: the directory of an ended run to be compared with in the last table.
+    """
     from rich.console import Console
 
     console = Console()
     with console.status("loading PyTorch, Flower and the data"):
         from dp_fedmed.federation.engines import run_federation
         from dp_fedmed.reporting.display import ConsoleDisplay
+        from dp_fedmed.reporting.outcome import other_run
         from dp_fedmed.reporting.run_log import quiet_console
 
         quiet_console()
         from dp_fedmed.federation.resume import RunFinished
         from dp_fedmed.federation.run_store import LEDGER_FILE
 
+    other = None if beside is None else other_run(beside, config)
     if config.resume is not None:
         console.print(f"Going on with {config.run_dir}", soft_wrap=True, highlight=False)
     try:
-        result = run_federation(config, ConsoleDisplay(config, console))
+        result = run_federation(config, ConsoleDisplay(config, console, other))
     except RunFinished as finished:
         console.print(str(finished), soft_wrap=True, highlight=False)
         return 0
     except KeyboardInterrupt:  # at once: before the rounds, or while the end is written
-        if (Path(config.run_dir) / LEDGER_FILE).is_file():
-            console.print(
-                f"Interrupted. Go on with: dp-fedmed resume {config.run_dir}",
-                soft_wrap=True,
-                highlight=False,
-            )
+        begun = (Path(config.run_dir) / LEDGER_FILE).is_file()
+        console.print(
+            f"Interrupted. Go on with: dp-fedmed resume {config.run_dir}"
+            if begun
+            else "Interrupted before the run began: nothing was spent.",
+            soft_wrap=True,
+            highlight=False,
+        )
         return EXIT_INTERRUPTED
     if result.stopped.startswith("interrupted"):
         return EXIT_INTERRUPTED
-    return 0 if result.stopped == "completed" else EXIT_STOPPED
+    if result.stopped != "completed":
+        return EXIT_STOPPED
+    return EXIT_LOST if result.participation is not None and result.participation.lost else 0

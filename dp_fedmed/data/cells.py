@@ -50,7 +50,7 @@ def site_style(site: int) -> SiteStyle:
 def load_cells(config: DataConfig, seed: int) -> DataSet:
     """``data.num_records`` generated images of ``data.image_size`` pixels with masks {0, 1}.
 
-    ``groups`` holds the imaging site (0 to 9) of each image, for ``data.partition.name=natural``.
+    ``site`` holds the imaging site (0 to 9) of each image, for ``data.partition.name=natural``.
 
     >>> dataset = load_cells(DataConfig(num_records=20, image_size=32), seed=0)
     >>> dataset.train.x.shape, sorted(set(dataset.train.y.ravel().tolist()))

@@ -38,11 +38,21 @@ def load_medmnist(config: DataConfig, seed: int) -> DataSet:
     """A MedMNIST set with its official split; ``data.path`` is an .npz file or a name.
 
     A name such as ``pneumoniamnist`` (28 px) or ``pneumoniamnist_64`` is fetched by the `medmnist`
-    package. ``val_fraction``, ``test_fraction`` and the seed are not used.
+    package. ``val_fraction``, ``test_fraction`` and the seed are not used. The classes are those of
+    the training records.
 
     Raises:
         ConfigError: naming ``data.path``, for a file that is missing, broken, 3-D or multi-label.
     """
+    return _load(config, classes_of=("train",))
+
+
+def load_medmnist_site(config: DataConfig, seed: int) -> DataSet:
+    """The same at a deployed site, which trains on all parts: their classes are all its own."""
+    return _load(config, classes_of=_SPLITS)
+
+
+def _load(config: DataConfig, *, classes_of: tuple[str, ...]) -> DataSet:
     if not config.path:
         raise ConfigError(
             "data.path is not set: data.name=medmnist needs an .npz file "
@@ -55,12 +65,20 @@ def load_medmnist(config: DataConfig, seed: int) -> DataSet:
     shapes = {part.shape[1:] for part in images.values()}
     if len(shapes) > 1:
         raise _broken(file, f"its splits have images of different shapes, {sorted(shapes)}")
-    num_classes = max(int(part.max(initial=0)) for part in labels.values()) + 1
-    train, val, test = (Records(images[split], labels[split]) for split in _SPLITS)
-    names = tuple(_CLASS_NAMES.get(file.stem.split("_")[0], "").split(","))
-    if len(names) != num_classes:
+    published = _CLASS_NAMES.get(file.stem.split("_")[0])
+    names = tuple(published.split(",")) if published else ()
+    num_classes = max(int(labels[split].max(initial=0)) for split in classes_of) + 1
+    if len(names) < num_classes:
         names = tuple(str(number) for number in range(num_classes))
-    return DataSet(train, val, test, num_classes=num_classes, class_names=names)
+    for split, own in labels.items():
+        if own.max() >= len(names):
+            raise _broken(
+                file,
+                f"its {split} split has records of class {own.max()}, and its train split none "
+                f"above class {len(names) - 1}",
+            )
+    train, val, test = (Records(images[split], labels[split]) for split in _SPLITS)
+    return DataSet(train, val, test, num_classes=len(names), class_names=names)
 
 
 def _read(file: Path) -> tuple[dict[str, Array], dict[str, Array]]:

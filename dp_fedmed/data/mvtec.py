@@ -31,7 +31,7 @@ def load_mvtec_folder(config: DataConfig, seed: int) -> DataSet:
     every other kind is a class of its own: ``labels`` holds the kind, a mask holds 0 and the number
     of the kind, and a marked defect keeps at least one pixel however small the image becomes. A
     mask may also be a folder of masks that are united (``ground_truth/<kind>/<name>/*.png``).
-    ``data.val_fraction`` of ``train/good`` is the validation part; ``groups`` holds the category.
+    ``data.val_fraction`` of ``train/good`` is the validation part; ``site`` holds the category.
 
     Raises:
         ConfigError: naming ``data.path`` and the file that is missing, unreadable or does not fit.
@@ -57,41 +57,42 @@ def _load(config: DataConfig, seed: int, *, needs_test: bool) -> DataSet:
     has_test = needs_test or any((category / "test").is_dir() for category in categories)
     kinds = _kinds(folder, categories) if has_test else [GOOD]
     normal = [
-        _Picture(file, group, 0)
-        for group, category in enumerate(categories)
+        _Picture(file, site, 0)
+        for site, category in enumerate(categories)
         for file in _images(category / "train" / GOOD)
     ]
     tested = [
-        _Picture(file, group, number, _mask_files(category, kind, file) if number else ())
-        for group, category in enumerate(categories)
+        _Picture(file, site, number, _mask_files(category, kind, file) if number else ())
+        for site, category in enumerate(categories)
         for number, kind in enumerate(kinds)
         if (category / "test" / kind).is_dir()
         for file in _images(category / "test" / kind)
     ]
     channels = 3 if any(_is_coloured(picture.file) for picture in (*normal, *tested)) else 1
     records = _read(normal, config.image_size, channels)
-    groups = np.asarray(records.groups)
     num_val = max(1, round(len(records) * config.val_fraction))
     if num_val >= len(records):
         raise ConfigError(
             f"data.val_fraction={config.val_fraction:g} of {len(records)} images in train/good "
             "leaves nothing to train on: lower it or give more images"
         )
-    val, train = stratified_cut(groups, (num_val,), seed=seed, purpose="mvtec-val")
+    val, train = stratified_cut(
+        np.asarray(records.site), (num_val,), seed=seed, purpose="mvtec-val"
+    )
     return DataSet(
         records.subset(train),
         records.subset(val),
         _read(tested, config.image_size, channels) if has_test else records.subset(val),
         num_classes=len(kinds),
         class_names=("normal", *kinds[1:]),
-        group_names=tuple(category.name for category in categories),
+        site_names=tuple(category.name for category in categories),
     )
 
 
 @dataclass(frozen=True)
 class _Picture:
     file: Path
-    group: int
+    site: int
     kind: int
     masks: tuple[Path, ...] = ()
 
@@ -161,8 +162,8 @@ def _read(pictures: list[_Picture], size: int, channels: int) -> Records:
         x[i] = _pixels(image, size, channels)
         if picture.masks:
             y[i] = picture.kind * _united(picture, image.size, size)
-    groups, labels = np.array([(p.group, p.kind) for p in pictures], dtype=np.int64).T
-    return Records(x, y, groups, labels)
+    site, labels = np.array([(p.site, p.kind) for p in pictures], dtype=np.int64).T
+    return Records(x, y, site, labels=labels)
 
 
 def _pixels(image: Image.Image, size: int, channels: int) -> Array:

@@ -34,6 +34,15 @@ def load_nnunet_folder(config: DataConfig, seed: int) -> DataSet:
     Raises:
         ConfigError: naming ``data.path`` and the file that is missing, unreadable or does not fit.
     """
+    return _load(config, seed, learns_from_test=False)
+
+
+def load_nnunet_site(config: DataConfig, seed: int) -> DataSet:
+    """The same at a deployed site, which trains on all parts: a class may be in the test only."""
+    return _load(config, seed, learns_from_test=True)
+
+
+def _load(config: DataConfig, seed: int, *, learns_from_test: bool) -> DataSet:
     if not config.path:
         raise ConfigError(
             "data.path is not set: data.name=nnunet_folder needs a folder of imagesTr and labelsTr"
@@ -47,7 +56,15 @@ def load_nnunet_folder(config: DataConfig, seed: int) -> DataSet:
     records = _read_part(folder, "Tr", config.image_size, present)
     official = None
     if (folder / "labelsTs").is_dir():
-        official = _read_part(folder, "Ts", config.image_size, present)
+        tested: set[int] = set()
+        official = _read_part(folder, "Ts", config.image_size, tested)
+        unknown = sorted(_ids(tested) - _ids(present))
+        if unknown and not learns_from_test:
+            raise ConfigError(
+                f"data.path: labelsTs holds the class ids {unknown}, which no mask in labelsTr "
+                "has: nothing could learn them, so mark them in labelsTr or leave them out"
+            )
+        present |= tested
     elif (folder / "imagesTs").is_dir():
         log.info("imagesTs has no labelsTs: the test part is cut from imagesTr")
     num_classes = _count_classes(present)
@@ -146,9 +163,13 @@ def _open(file: Path) -> Image.Image:
         raise _wrong(file, "it cannot be read as a PNG image") from error
 
 
+def _ids(present: set[int]) -> set[int]:
+    return {1 if number == BINARY else number for number in present}
+
+
 def _count_classes(present: set[int]) -> int:
     """The number of classes, from the ids on disk."""
-    ids = sorted({1 if number == BINARY else number for number in present})
+    ids = sorted(_ids(present))
     if BINARY in present and len(ids) > 2:
         raise ConfigError(
             f"data.path: some labels hold 0 and 255 and others the class ids {ids}: what 255 means "

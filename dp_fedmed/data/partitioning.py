@@ -1,8 +1,9 @@
 """Who holds which training records: seeded partitions, as flwr-datasets' partitioners make them.
 
 Guarantees: every training record has exactly one client, every client has at least
-``data.partition.min_records``, natural ids are never split, and the same seed gives the same
-partition in every process. What cannot be satisfied is an error that names a value that works.
+``data.partition.min_records``, a patient is never split (only `natural` keeps sites whole instead),
+and the same seed gives the same partition in every process. What cannot be satisfied is an error
+that names a value that works.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dp_fedmed.config import Config, ConfigError, PartitionConfig, PartitionName, Topology
+from dp_fedmed.config import ConfigError, PartitionConfig, PartitionName
 from dp_fedmed.data.records import Array, DataSet, Indices, Records
+from dp_fedmed.data.splits import typical, units
 from dp_fedmed.randomness import derive_seed, stream
 
 if TYPE_CHECKING:
@@ -28,9 +30,11 @@ def partition(
 
     `dirichlet` and `pathological` go by a record's class. A mask has no one class, so for
     segmentation they go by the quartile of its foreground fraction, a coarse label that is used
-    to simulate the clients and for nothing else. `size_skewed` gives client i a share that grows
-    with i, i² or eⁱ (`skew`). `natural` keeps each id (site, patient) whole; when there are more
-    ids than clients they are dealt out round-robin, largest first.
+    to simulate the clients and for nothing else; for a regression by bins of the target between
+    public cuts. `size_skewed` gives client i a share that grows
+    with i, i² or eⁱ (`skew`). Where patients are known, all of these deal out whole patients, each
+    with the median class of its records. `natural` keeps each site whole; when there are more sites
+    than clients they are dealt out round-robin, largest first.
 
     Args:
         dataset: what `load_data` returned.
@@ -50,29 +54,14 @@ def partition(
     return _partition(dataset, config, num_clients, seed)
 
 
-def held_by_sites(dataset: DataSet, config: Config) -> tuple[Indices, ...]:
-    """What each site of a simulation holds: a client's part, or all of them where they are pooled.
-
-    >>> from dp_fedmed.config import compose
-    >>> from dp_fedmed.data import load_data
-    >>> pooled = compose(["federation=centralized"])
-    >>> [len(part) for part in held_by_sites(load_data(pooled.data, seed=0), pooled)]
-    [370]
-    """
-    clients = config.federation.num_clients
-    parts = partition(dataset, config.data.partition, num_clients=clients, seed=config.seed)
-    if config.federation.topology is Topology.centralized:
-        return (np.sort(np.concatenate(parts)),)
-    return parts
-
-
 @lru_cache(maxsize=8)
 def _partition(
     dataset: DataSet, config: PartitionConfig, num_clients: int, seed: int
 ) -> tuple[Indices, ...]:
     train = dataset.train
-    _check_counts(len(train), config, num_clients)
+    _check_counts(train, config, num_clients)
     parts = _draw(train, config, num_clients, seed)
+    _refuse_one_bin(train, config.name)
     if _smallest(parts) < config.min_records:
         raise ConfigError(_too_small(train, config, num_clients, seed, parts))
     frozen = tuple(np.sort(np.asarray(part, dtype=np.int64)) for part in parts)
@@ -84,12 +73,15 @@ def _partition(
 def partition_labels(records: Records) -> Indices:
     """What `dirichlet` and `pathological` go by: the class, or a mask's foreground quartile.
 
-    Where no mask has a foreground (normal images, for anomaly detection) it is the category.
+    Where no mask has a foreground (normal images, for anomaly detection) it is the category; for a
+    regression, the bin of the target by public cuts.
     """
+    if records.is_regression:
+        return np.asarray(records.image_labels, dtype=np.int64)
     if records.y.ndim == 1:
         return records.y.astype(np.int64)
-    if records.groups is not None and not records.y.any():
-        return np.asarray(np.unique(records.groups, return_inverse=True)[1], dtype=np.int64)
+    if records.site is not None and not records.y.any():
+        return np.asarray(np.unique(records.site, return_inverse=True)[1], dtype=np.int64)
     foreground = np.count_nonzero(records.y, axis=(1, 2))
     rank = np.argsort(np.argsort(foreground, kind="stable"), kind="stable")
     return rank * 4 // len(rank)
@@ -98,37 +90,69 @@ def partition_labels(records: Records) -> Indices:
 def _draw(train: Records, config: PartitionConfig, num_clients: int, seed: int) -> list[Indices]:
     """One partition of the configured kind; an empty list if the partitioner refuses."""
     if config.name is PartitionName.natural:
-        return _natural(train.groups, num_clients)
+        return _natural(train.site, num_clients)
+    unit, count = units(train)
     # The partitioners cut their input in the order given: shuffling first makes shares random.
-    order = stream(seed, "partition", config.name).permutation(len(train))
+    order = stream(seed, "partition", config.name).permutation(count)
+    try:
+        parts = _deal(train, config, num_clients, seed, order)
+    except _RefusedError:
+        return []
+    if train.patient is None:
+        return parts
+    client_of = np.empty(count, dtype=np.int64)
+    for client, part in enumerate(parts):
+        client_of[part] = client
+    return _by_client(client_of[unit], num_clients)
+
+
+def _deal(
+    train: Records, config: PartitionConfig, num_clients: int, seed: int, order: Indices
+) -> list[Indices]:
+    """Which units (patients where they are known, else records) each client gets."""
     if config.name is PartitionName.iid:
         # IidPartitioner makes this same cut, but reading 10,000 shards from it takes 7.6 s.
         return np.array_split(order, num_clients)
-    labels = partition_labels(train)[order]
-    try:
-        if config.name is PartitionName.dirichlet:
-            parts = _dirichlet(labels, config, num_clients, seed)
-        elif config.name is PartitionName.pathological:
-            parts = _pathological(labels, config.classes_per_client, num_clients, seed)
-        else:
-            parts = _size_skewed(labels, config.skew, num_clients)
-    except _RefusedError:
-        return []
+    unit, _ = units(train)
+    labels = typical(partition_labels(train), unit)[order]
+    if config.name is PartitionName.dirichlet:
+        parts = _dirichlet(labels, np.bincount(unit)[order], config, num_clients, seed)
+    elif config.name is PartitionName.pathological:
+        parts = _pathological(labels, config.classes_per_client, num_clients, seed)
+    else:
+        parts = _size_skewed(labels, config.skew, num_clients)
     return [order[part] for part in parts]
 
 
+def _by_client(client_of_record: Indices, num_clients: int) -> list[Indices]:
+    order = np.argsort(client_of_record, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(client_of_record, minlength=num_clients))[:-1])
+
+
+def _refuse_one_bin(train: Records, name: PartitionName) -> None:
+    by_class = name in (PartitionName.dirichlet, PartitionName.pathological)
+    if by_class and train.is_regression and len(np.unique(train.image_labels)) < 2:
+        raise ConfigError(
+            f"data.partition.name={name} takes bins of the target for classes, and all training "
+            "records are in one: give Target(edges=...) cuts and Records(labels=target.bins(y)), "
+            "or use data.partition.name=iid"
+        )
+
+
 def _dirichlet(
-    labels: Indices, config: PartitionConfig, num_clients: int, seed: int
+    labels: Indices, records: Indices, config: PartitionConfig, num_clients: int, seed: int
 ) -> list[Indices]:
     """The first of a few draws with enough records for every client, else the best of them."""
     best: list[Indices] = []
+    most = -1
     # Few draws where it takes long to learn that it is hopeless.
     for attempt in range(50 if num_clients <= 1000 else 5):
         rng = np.random.default_rng(derive_seed(seed, "dirichlet", attempt))
         parts = _dirichlet_draw(labels, float(config.alpha), num_clients, rng)
-        if _smallest(parts) > _smallest(best) or not best:
-            best = parts
-        if _smallest(best) >= config.min_records:
+        smallest = min(int(records[part].sum()) for part in parts)
+        if smallest > most:
+            best, most = parts, smallest
+        if most >= config.min_records:
             break
     return best
 
@@ -210,24 +234,22 @@ def _size_skewed(labels: Indices, skew: str, num_clients: int) -> list[Indices]:
     return _run(kinds[skew](num_clients), labels)
 
 
-def _natural(groups: Array | None, num_clients: int) -> list[Indices]:
-    if groups is None:
+def _natural(site: Array | None, num_clients: int) -> list[Indices]:
+    if site is None:
         raise ConfigError(
-            "data.partition.name=natural needs a natural id per record, and this data set has "
-            "none: use data.partition.name=iid, or a loader that sets Records.groups"
+            "data.partition.name=natural needs to know each record's site, and this data set does "
+            "not say: use data.partition.name=iid, or a loader that sets Records.site"
         )
-    _, id_of_record, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    _, site_of_record, sizes = np.unique(site, return_inverse=True, return_counts=True)
     if len(sizes) < num_clients:
         raise ConfigError(
-            f"data.partition.name=natural finds {len(sizes)} natural ids in the training records, "
+            f"data.partition.name=natural finds {len(sizes)} sites in the training records, "
             f"fewer than federation.num_clients={num_clients}: use "
             f"federation.num_clients={len(sizes)} or fewer"
         )
-    client_of_id = np.empty(len(sizes), dtype=np.int64)
-    client_of_id[np.argsort(-sizes, kind="stable")] = np.arange(len(sizes)) % num_clients
-    client_of_record = client_of_id[id_of_record]
-    order = np.argsort(client_of_record, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(client_of_record, minlength=num_clients))[:-1])
+    client_of_site = np.empty(len(sizes), dtype=np.int64)
+    client_of_site[np.argsort(-sizes, kind="stable")] = np.arange(len(sizes)) % num_clients
+    return _by_client(client_of_site[site_of_record], num_clients)
 
 
 class _RefusedError(Exception):
@@ -262,7 +284,13 @@ def _smallest(parts: list[Indices]) -> int:
     return min((len(part) for part in parts), default=0)
 
 
-def _check_counts(num_records: int, config: PartitionConfig, num_clients: int) -> None:
+def _check_counts(train: Records, config: PartitionConfig, num_clients: int) -> None:
+    num_records, num_units = len(train), units(train)[1]
+    if num_units < num_clients <= num_records:
+        raise ConfigError(
+            f"federation.num_clients={num_clients} is more than the {num_units} patients of the "
+            f"training records, who stay whole: use federation.num_clients={num_units} or fewer"
+        )
     if num_clients * config.min_records > num_records:
         most = num_records // config.min_records
         remedies = [f"federation.num_clients={most} or fewer"] if most else []

@@ -7,7 +7,10 @@ import difflib
 from collections.abc import Callable
 from functools import lru_cache
 
+import numpy as np
+
 from dp_fedmed.config import Config, ConfigError, DataConfig, PartitionConfig, TaskKind
+from dp_fedmed.config_own_data import refuse_unread_path
 from dp_fedmed.data.records import DataSet
 from dp_fedmed.named_code import import_named
 
@@ -17,6 +20,7 @@ Loader = Callable[[DataConfig, int], DataSet]
 LOADERS: dict[str, str] = {
     "breast_cancer": "dp_fedmed.data.tabular.load_breast_cancer",
     "cells": "dp_fedmed.data.cells.load_cells",
+    "diabetes": "dp_fedmed.data.tabular.load_diabetes",
     "digits": "dp_fedmed.data.tabular.load_digits",
     "fashion_mnist": "dp_fedmed.data.idx.load_fashion_mnist",
     "medmnist": "dp_fedmed.data.medmnist.load_medmnist",
@@ -26,8 +30,14 @@ LOADERS: dict[str, str] = {
 }
 
 
+#: An audit's canaries are all of one class.
+CANARIES = "dp_fedmed.evidence."
 #: What a deployed site's folder may lack, because the server's has it.
-SITE_LOADERS: dict[str, str] = {"mvtec_folder": "dp_fedmed.data.mvtec.load_mvtec_site"}
+SITE_LOADERS: dict[str, str] = {
+    "medmnist": "dp_fedmed.data.medmnist.load_medmnist_site",
+    "mvtec_folder": "dp_fedmed.data.mvtec.load_mvtec_site",
+    "nnunet_folder": "dp_fedmed.data.nnunet.load_nnunet_site",
+}
 
 
 def load_data(config: DataConfig, *, seed: int, at_site: bool = False) -> DataSet:
@@ -38,7 +48,7 @@ def load_data(config: DataConfig, *, seed: int, at_site: bool = False) -> DataSe
 
         # my_package/my_module.py
         def load(config: DataConfig, seed: int) -> DataSet:
-            scans = Records(x=..., y=..., groups=hospital_of_each_scan)
+            scans = Records(x=..., y=..., site=hospitals, patient=patients)
             train, val, test = split_records(
                 scans,
                 val_fraction=config.val_fraction,
@@ -57,12 +67,13 @@ def load_data(config: DataConfig, *, seed: int, at_site: bool = False) -> DataSe
         at_site: for a deployed client, whose folder may hold less than the server's.
 
     Raises:
-        ConfigError: for an unknown name or an input that cannot be read.
+        ConfigError: for an unknown name, a path that is not read, or one that cannot be.
 
     >>> dataset = load_data(DataConfig(name="breast_cancer"), seed=0)
     >>> dataset.input_shape, dataset.class_names
     ((30,), ('malignant', 'benign'))
     """
+    refuse_unread_path(config)
     # How records are spread over clients changes nothing here: one load serves all partitions.
     relevant = dataclasses.replace(config, partition=PartitionConfig(), client_val_fraction=0.0)
     return _load(relevant, seed, at_site)
@@ -73,7 +84,8 @@ def _load(config: DataConfig, seed: int, at_site: bool) -> DataSet:
     loader = find_loader(SITE_LOADERS.get(config.name, config.name) if at_site else config.name)
     try:
         dataset = loader(config, seed)
-    except ConfigError:
+    except ConfigError as error:
+        error.path = config.path  # where the person is who may see it
         raise
     except Exception as error:  # the user's own code: whatever it raises is named
         raise ConfigError(
@@ -108,7 +120,7 @@ def find_loader(name: str) -> Loader:
 
 
 def refuse_other_kind(config: Config, data: DataSet) -> None:
-    """A classification task needs class ids, the others masks; anomalies must not be learnt.
+    """Class ids of two classes or more, masks or numbers, as the task learns from.
 
     Raises:
         ConfigError: if the data are not of the kind that the task learns from.
@@ -119,9 +131,24 @@ def refuse_other_kind(config: Config, data: DataSet) -> None:
             f"task.kind=anomaly learns from normal images, but data.name={config.data.name} has "
             "marked ones to train on: choose another task= or data.name="
         )
-    if data.is_segmentation is (kind is TaskKind.classification):
-        found = "masks" if data.is_segmentation else "one class per record"
+    found = "one class per record"
+    fits = kind is TaskKind.classification
+    if data.is_regression:
+        found, fits = "numbers", kind is TaskKind.regression
+    elif data.is_segmentation:
+        found, fits = "masks", kind in (TaskKind.segmentation, TaskKind.anomaly)
+    if not fits:
         raise ConfigError(
             f"task.kind={kind} does not fit data.name={config.data.name}, whose labels "
-            f"are {found}: choose another task= or data.name="
+            f"are {found}: choose another data.name=, or another task= (task=nnunet_folder learns "
+            "from masks, task=medmnist from classes)"
         )
+    if kind is TaskKind.classification and not config.data.name.startswith(CANARIES):
+        held = np.unique(data.train.y)
+        if len(held) < 2:
+            raise ConfigError(
+                f"task.kind=classification tells classes apart, but all training records of "
+                f"data.name={config.data.name} are of class {held[0]} "
+                f"({data.class_names[held[0]]}): give records of two classes or more, or choose an "
+                "anomaly task (task=mvtec_folder), which learns from one"
+            )

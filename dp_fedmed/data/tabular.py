@@ -1,4 +1,4 @@
-"""The two data sets that scikit-learn ships: breast-cancer biopsies and handwritten digits.
+"""What scikit-learn ships: breast-cancer biopsies, handwritten digits and diabetes patients.
 
 Its files are read as they are: importing scikit-learn takes longer than everything else in a plan.
 """
@@ -13,6 +13,7 @@ import numpy as np
 from dp_fedmed.config import DataConfig
 from dp_fedmed.data.records import Array, DataSet, Records
 from dp_fedmed.data.splits import split_records
+from dp_fedmed.data.targets import Target
 
 # (min, max) of each feature as published in scikit-learn's description of the set ("Summary
 # Statistics", https://scikit-learn.org/stable/datasets/toy_dataset.html#breast-cancer-dataset).
@@ -50,6 +51,23 @@ BREAST_CANCER_RANGES: tuple[tuple[float, float], ...] = (
     (0.055, 0.208),  # fractal dimension (worst)
 )
 
+# Adults' clinical reference ranges, chosen without a look at the table. scikit-learn's own scaling
+# divides by statistics of all 442 patients.
+DIABETES_RANGES: tuple[tuple[float, float], ...] = (
+    (20.0, 80.0),  # age, years
+    (1.0, 2.0),  # sex
+    (18.0, 42.0),  # body mass index, kg/m²
+    (60.0, 130.0),  # average blood pressure, mmHg
+    (100.0, 300.0),  # total cholesterol, mg/dl
+    (40.0, 240.0),  # LDL, mg/dl
+    (20.0, 100.0),  # HDL, mg/dl
+    (2.0, 9.0),  # total cholesterol / HDL
+    (3.2, 6.2),  # log of triglycerides, 25 to 500 mg/dl
+    (60.0, 130.0),  # glucose, mg/dl
+)
+# "Targets: integer 25 - 346" (https://scikit-learn.org/stable/datasets/toy_dataset.html).
+PROGRESSION = Target(low=25.0, high=346.0, name="progression", unit="points")
+
 
 def load_breast_cancer(config: DataConfig, seed: int) -> DataSet:
     """Wisconsin breast cancer: 569 biopsies, 30 features mapped to [-1, 1] by published ranges.
@@ -77,13 +95,31 @@ def load_digits(config: DataConfig, seed: int) -> DataSet:
     return _split(records, config, seed, class_names=tuple("0123456789"))
 
 
-def _shipped(name: str, *, header_rows: int = 0) -> Array:
-    """One of scikit-learn's tables: features, and the class in the last column."""
+def load_diabetes(config: DataConfig, seed: int) -> DataSet:
+    """Disease progression of 442 diabetes patients a year later, from ten baseline measurements.
+
+    >>> dataset = load_diabetes(DataConfig(), seed=0)
+    >>> dataset.input_shape, dataset.targets[0].name
+    ((10,), 'progression')
+    """
+    low, high = np.array(DIABETES_RANGES).T
+    table = _shipped("diabetes_data_raw.csv.gz", delimiter=None)
+    scaled = np.clip(2.0 * (table - low) / (high - low) - 1.0, -1.0, 1.0)
+    values = _shipped("diabetes_target.csv.gz")
+    records = Records(scaled.astype(np.float32), PROGRESSION.scaled(values))
+    train, val, test = split_records(
+        records, val_fraction=config.val_fraction, test_fraction=config.test_fraction, seed=seed
+    )
+    return DataSet(train, val, test, targets=(PROGRESSION,))
+
+
+def _shipped(name: str, *, header_rows: int = 0, delimiter: str | None = ",") -> Array:
+    """One of scikit-learn's tables as it is."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise FileNotFoundError("scikit-learn is not installed: pip install scikit-learn")
     file = Path(package.origin).parent / "datasets" / "data" / name
-    return np.loadtxt(file, delimiter=",", skiprows=header_rows)
+    return np.loadtxt(file, delimiter=delimiter, skiprows=header_rows)
 
 
 def _split(

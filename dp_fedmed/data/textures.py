@@ -25,7 +25,7 @@ def load_textures(config: DataConfig, seed: int) -> DataSet:
     """``data.num_records`` RGB images of ``data.image_size`` pixels, a third of each category.
 
     Training and validation images are normal. Half of the test images (``data.test_fraction`` of
-    all) have one defect. Masks hold 0 and the number of the defect's kind; ``groups`` holds the
+    all) have one defect. Masks hold 0 and the number of the defect's kind; ``site`` holds the
     category, for ``data.partition.name=natural``.
 
     >>> dataset = load_textures(DataConfig(num_records=60, image_size=32), seed=0)
@@ -42,7 +42,7 @@ def load_textures(config: DataConfig, seed: int) -> DataSet:
         )
     normal = normal_images(n - num_test, size, seed)
     val, train = stratified_cut(
-        np.asarray(normal.groups), (num_val,), seed=seed, purpose="textures-val"
+        np.asarray(normal.site), (num_val,), seed=seed, purpose="textures-val"
     )
     return DataSet(
         normal.subset(train),
@@ -50,14 +50,14 @@ def load_textures(config: DataConfig, seed: int) -> DataSet:
         tested_images(num_test, size, seed),
         num_classes=1 + len(DEFECTS),
         class_names=("normal", *DEFECTS),
-        group_names=CATEGORIES,
+        site_names=CATEGORIES,
     )
 
 
 def normal_images(n: int, size: int, seed: int) -> Records:
     """Images without a defect, the categories in turn.
 
-    >>> normal_images(4, 32, seed=0).groups
+    >>> normal_images(4, 32, seed=0).site
     array([0, 1, 2, 0])
     """
     x = np.empty((n, 3, size, size), np.uint8)

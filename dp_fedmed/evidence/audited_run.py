@@ -29,6 +29,7 @@ from dp_fedmed.config import (
     EngineConfig,
     EngineName,
     FederationConfig,
+    GradMode,
     ModelConfig,
     OptimizerName,
     PartitionConfig,
@@ -44,6 +45,7 @@ from dp_fedmed.evidence import canaries
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.local_grid import LocalGrid
 from dp_fedmed.federation.run_directory import REPORT_FILE
+from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.reporting.display import LogDisplay
 
 Unit = Literal["record", "client"]
@@ -72,6 +74,7 @@ class Target:
         clip_norm: C.
         delta: δ of the claim.
         adjacency: how neighbouring data sets differ.
+        event: what the whole run is charged with.
         other_sigma: σ of the other unit, in style hybrid.
     """
 
@@ -83,6 +86,7 @@ class Target:
     clip_norm: float
     delta: float
     adjacency: str
+    event: PrivacyEvent
     other_sigma: float | None = None
 
 
@@ -96,13 +100,6 @@ def targets(config: Config) -> list[Target]:
         raise ConfigError(
             "privacy.style=none claims nothing, so there is nothing to audit: choose "
             "privacy=sample, privacy=user or privacy=hybrid"
-        )
-    if config.task.kind is TaskKind.anomaly:
-        raise ConfigError(
-            f"task={config.task.name} cannot be audited: task.kind=anomaly releases a statistic of "
-            "vectors from a frozen backbone, in which no canary has a coordinate of its own; its "
-            "mechanism is the one of privacy=user, which dp-fedmed audit task=digits privacy=user "
-            "audits"
         )
     from dp_fedmed.federation.privacy_plan import make_plan
     from dp_fedmed.federation.sampling import make_sampler
@@ -124,6 +121,7 @@ def targets(config: Config) -> list[Target]:
                 clip_norm=config.privacy.sample.max_grad_norm,
                 delta=plan.delta_sample or 0.0,
                 adjacency=worst.round_event.adjacency,
+                event=worst.round_event.times(rounds),
                 other_sigma=None if user is None else user.noise_multiplier,
             )
         )
@@ -139,6 +137,7 @@ def targets(config: Config) -> list[Target]:
                 clip_norm=config.privacy.user.max_grad_norm,
                 delta=plan.delta_user or 0.0,
                 adjacency=user.adjacency,
+                event=user.times(config.federation.num_rounds),
                 other_sigma=QUIET if plan.clients else None,
             )
         )
@@ -247,7 +246,10 @@ def _dirac_config(
     )
     task = TaskConfig(name="canaries", kind=TaskKind.classification, metric="loss")
     clients = 1 if target.unit == "record" else records
-    return replace(audited(config, target, data, clients), task=task, model=model, training=plain)
+    changed = audited(config, target, data, clients)
+    sample = replace(changed.privacy.sample, grad_mode=GradMode.auto)  # what suits the stand-in
+    privacy = replace(changed.privacy, sample=sample)
+    return replace(changed, task=task, model=model, training=plain, privacy=privacy)
 
 
 def _canary_norm(privacy: PrivacyConfig, target: Target) -> float:
@@ -280,14 +282,14 @@ def audited(config: Config, target: Target, data: DataConfig, clients: int) -> C
         engine=EngineConfig(
             name=EngineName.local, workers=1 if by_record else config.engine.workers
         ),
-        privacy=_privacy(config.privacy, target),
+        privacy=planned_privacy(config.privacy, target),
         checkpoint=CheckpointConfig(every=target.rounds, keep=1),
         data_ledger=None,
         allow_code=[*config.allow_code, canaries.__name__],
     )
 
 
-def _privacy(privacy: PrivacyConfig, target: Target) -> PrivacyConfig:
+def planned_privacy(privacy: PrivacyConfig, target: Target) -> PrivacyConfig:
     """σ and δ as planned. In style hybrid, a canary client adds next to no noise of its own.
 
     It may: what a client sends is not trusted by the client-level guarantee.

@@ -95,15 +95,17 @@ def _cut(array: NDArray[Any], dimension: int) -> NDArray[np.float32]:
 
 def chosen_images(records: Records, given_away: NDArray[np.bool_], most: int) -> NDArray[np.int64]:
     """Positions of a few images: those that gave most away, the categories in turn."""
-    groups = np.zeros(len(records), np.int64) if records.groups is None else records.groups
+    sites = np.zeros(len(records), np.int64)
+    if records.site is not None:
+        sites = np.unique(records.site, return_inverse=True)[1]
     order = np.argsort(-given_away.sum(axis=1), kind="stable")
     seen: dict[int, int] = {}
     rank = np.empty(len(records), np.int64)
     for position in order:
-        group = int(groups[position])
-        rank[position] = seen.get(group, 0)
-        seen[group] = seen.get(group, 0) + 1
-    return np.lexsort((groups, rank))[:most].astype(np.int64)
+        site = int(sites[position])
+        rank[position] = seen.get(site, 0)
+        seen[site] = seen.get(site, 0) + 1
+    return np.lexsort((sites, rank))[:most].astype(np.int64)
 
 
 def _patches(detector: Detector, public_map: Any, images: NDArray[np.uint8]) -> NDArray[Any]:

@@ -71,7 +71,7 @@ def run_black_box(
     else:
         parts, training = _canary_clients(config, data, coins, rng)
         batch, clients = config.training.batch_size, int(coins.sum())
-    with canaries.prepared(replace(data, train=training, group_names=())) as section:
+    with canaries.prepared(replace(data, train=training, site_names=())) as section:
         changed = _black_box_config(config, target, section, clients, batch)
         outcome = run_audited(changed, display, target.unit)
         scores = _fall_in_loss(changed, data, parts, outcome.released)
@@ -121,11 +121,11 @@ def _canary_clients(
     """(each client's records with random labels, those of the clients that are in)."""
     shares = partition(data, config.data.partition, num_clients=len(coins), seed=config.seed)
     labels = rng.integers(data.num_classes, size=len(data.train)).astype(np.int64)
-    groups = np.full(len(labels), -1, np.int64)
+    site = np.full(len(labels), -1, np.int64)
     for number, client in enumerate(np.flatnonzero(coins)):
-        groups[shares[client]] = number
-    changed = Records(data.train.x, labels, groups)
-    return [changed.subset(share) for share in shares], changed.subset(np.flatnonzero(groups >= 0))
+        site[shares[client]] = number
+    changed = Records(data.train.x, labels, site)
+    return [changed.subset(share) for share in shares], changed.subset(np.flatnonzero(site >= 0))
 
 
 def _fall_in_loss(

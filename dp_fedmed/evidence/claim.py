@@ -59,7 +59,7 @@ def _record_within_client(guarantee: Mapping[str, Any]) -> Claim:
     A client with one record less is another client in its place. Where neighbours differ by a
     client that is there or not, that is two steps: the old one goes, the new one comes.
     """
-    from dp_fedmed.privacy import History, PrivacyEvent, group_epsilon
+    from dp_fedmed.privacy import History, PrivacyEvent, chained_epsilon
 
     epsilon, delta = float(guarantee["epsilon"]), float(guarantee["delta"])
     if guarantee.get("adjacency") == "replace_one":
@@ -68,7 +68,7 @@ def _record_within_client(guarantee: Mapping[str, Any]) -> Claim:
         PrivacyEvent.poisson(unit="client", noise_multiplier=sigma, sample_rate=q, count=int(steps))
         for sigma, q, steps in guarantee["history"]
     )
-    twice = group_epsilon(history, size=2, delta=delta) if history else 0.0
+    twice = chained_epsilon(history, size=2, delta=delta) if history else 0.0
     return Claim(
         epsilon=twice,
         delta=delta,

@@ -7,18 +7,18 @@ work: they answer with an error, as sites that are switched off would.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from flwr.app import Error, Message
+from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from dp_fedmed.client_app import ClientRuntime, build_client_app
 from dp_fedmed.config import Config, ConfigError
 from dp_fedmed.data import Records
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.local_grid import CLIENT_FAILED, FIRST_NODE_ID, LocalGrid
+from dp_fedmed.federation.local_grid import FIRST_NODE_ID, LocalGrid
+from dp_fedmed.federation.worker_pool import Job, Outcome
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.server_app import serve
 
@@ -43,20 +43,16 @@ class _ListeningGrid(LocalGrid):
 
     def __init__(self, app: ClientApp, *, num_clients: int) -> None:
         super().__init__(app, num_clients=num_clients, workers=1)
-        self.heard: list[tuple[Message, Message]] = []
+        self.heard: list[tuple[Message, Outcome]] = []
 
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterator[Message]:
-        for message in messages:
-            trains = message.metadata.message_type == "train"
-            if trains and message.metadata.dst_node_id != FIRST_NODE_ID:
-                yield Message(Error(CLIENT_FAILED, "switched off"), reply_to=message)
-                continue
-            for reply in super().send_and_receive([message], timeout=timeout):
-                if trains:
-                    self.heard.append((message, reply))
-                yield reply
+    def _run_here(self, job: Job) -> Outcome:
+        trains = job.message.metadata.message_type == "train"
+        if trains and job.node_id != FIRST_NODE_ID:
+            return Outcome(error="switched off")
+        outcome = super()._run_here(job)
+        if trains:
+            self.heard.append((job.message, outcome))
+        return outcome
 
 
 def observe(config: Config) -> Observed:
@@ -73,15 +69,15 @@ def observe(config: Config) -> Observed:
         runtime.preload(count)
         serve(grid, config, LogDisplay())
         records, _ = runtime.records({"partition-id": 0, "num-partitions": count})
-    if not grid.heard or any(reply.has_error() for _, reply in grid.heard):
-        reasons = [reply.error.reason for _, reply in grid.heard if reply.has_error()]
+    answers = [answer.content for _, answer in grid.heard if answer.content is not None]
+    if not answers or len(answers) < len(grid.heard):
+        reasons = [answer.error for _, answer in grid.heard if answer.error is not None]
         raise ConfigError(
             f"with these settings the first site does not train: {(*reasons, 'it is not asked')[0]}"
         )
     sent = grid.heard[0][0].content.array_records["arrays"]
-    answers = (reply.content.array_records["arrays"] for _, reply in grid.heard)
     return Observed(
         model_arrays.from_record(sent),
-        tuple(model_arrays.from_record(answer) for answer in answers),
+        tuple(model_arrays.from_record(each.array_records["arrays"]) for each in answers),
         records,
     )

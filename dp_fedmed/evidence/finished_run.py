@@ -141,7 +141,7 @@ def _settings(path: Path) -> tuple[Config, Any]:
             return data_digest(key, data) == wanted
 
     try:
-        return from_yaml(text), digest
+        return from_yaml(text, path), digest
     except ConfigError as error:
         raise ConfigError(f"{file} cannot be used: {error}") from error
     except Exception as error:  # YAML and OmegaConf fail in many ways on what is no settings file

@@ -190,8 +190,8 @@ def _classes(run: FinishedRun, records: Records) -> NDArray[np.int64]:
     """What decides how hard a record is: its class, or the category of a normal image."""
     if run.config.task.kind is not TaskKind.anomaly:
         return np.asarray(records.image_labels, dtype=np.int64)
-    if records.groups is not None and run.data.group_names:
-        return np.asarray(records.groups, dtype=np.int64)
+    if records.site is not None and run.data.site_names:
+        return np.asarray(records.site, dtype=np.int64)
     return np.zeros(len(records), dtype=np.int64)
 
 

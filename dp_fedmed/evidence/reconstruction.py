@@ -98,12 +98,13 @@ def compose_for(overrides: Sequence[str], style: Sequence[str]) -> Config:
                 "the privacy styles by itself: leave it out"
             )
     task = [] if any(word.startswith("task=") for word in overrides) else ["task=digits"]
-    base = compose([*task, *_ONE_ROUND, *overrides])
+    base = compose([*task, "privacy=none", *_ONE_ROUND, *overrides], given=())
     own = () if base.task.kind is TaskKind.anomaly else _ONE_STEP
-    config = compose([*task, *_ONE_ROUND, *own, *style, *overrides])
-    if config.task.kind is TaskKind.segmentation:
+    config = compose([*task, *_ONE_ROUND, *own, *style, *overrides], given=())
+    labels = {TaskKind.segmentation: "masks", TaskKind.regression: "numbers"}.get(config.task.kind)
+    if labels is not None:
         raise ConfigError(
-            f"task={config.task.name} has masks instead of classes: dp-fedmed reconstruct needs "
+            f"task={config.task.name} has {labels} instead of classes: dp-fedmed reconstruct needs "
             "images with one class each (task=digits) or an anomaly task (task=textures)"
         )
     return config

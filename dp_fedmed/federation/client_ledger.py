@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dp_fedmed.federation.privacy_plan import record_event
-from dp_fedmed.privacy import History, PrivacyEvent
+from dp_fedmed.privacy import History, PrivacyEvent, mixed_epsilon
 from dp_fedmed.privacy.composition import Method
 from dp_fedmed.privacy.events import Adjacency
 from dp_fedmed.privacy.keys import MacKey
@@ -90,12 +90,35 @@ class Budget:
 
 
 @dataclass
+class _Spending:
+    """Rounds by neighbouring relation, which must be one before they compose."""
+
+    removed: History = field(default_factory=History)
+    replaced: History = field(default_factory=History)
+
+    def add(self, event: PrivacyEvent) -> None:
+        """Count a round in; a record that is added or removed, or contributes or not, is alike."""
+        (self.replaced if event.adjacency == "replace_one" else self.removed).add(event)
+
+    def within(self, event: PrivacyEvent, most: float, delta: float, method: Method) -> bool:
+        """Whether one more round fits; RDP, which bounds PLD and is quicker, is asked first."""
+        after = _Spending(self.removed.plus(), self.replaced.plus())
+        after.add(event)
+        methods: dict[Method, None] = {"rdp": None, method: None}
+        return any(
+            mixed_epsilon(after.removed, after.replaced, delta=delta, method=each)
+            <= most * (1 + 1e-9)
+            for each in methods
+        )
+
+
+@dataclass
 class _Run:
     """What this client did in one run: kept up to date, so that a round costs no search."""
 
     ledger: int = -1  # the furthest that the server's ledger was seen
     data: dict[int, str] = field(default_factory=dict)  # digest of the records, by phase
-    spent: History = field(default_factory=History)
+    spent: _Spending = field(default_factory=_Spending)
 
 
 class ClientLedger:
@@ -112,7 +135,7 @@ class ClientLedger:
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         self.ledger = Ledger(folder / f"{name}.jsonl", key, durable=durable)
         self._runs: dict[str, _Run] = {}
-        self._spent = History()  # by all runs
+        self._spent = _Spending()  # by all runs
         self._paid: Counter[RoundKey] = Counter()
         self._answers: dict[RoundKey, set[str]] = {}
         self._read = 0
@@ -142,6 +165,17 @@ class ClientLedger:
             )
         self._pay(asked, plan, budget)
 
+    def refuse_new_run(self, run: str, plan: RecordPlan, budget: Budget) -> None:
+        """Refuse a run of which this client could not afford one round; one that it is in goes on.
+
+        Raises:
+            BudgetRefused: if the first round would exceed a budget.
+        """
+        self.ledger.refresh()
+        self._catch_up()
+        if run not in self._runs:
+            self._refuse_excess(run, _event(_row(plan)), budget, 1)
+
     def answer(self, asked: Asked, plan: RecordPlan, budget: Budget, reply: str) -> int:
         """Write down an answer before it is sent; returns how often its round was paid for.
 
@@ -163,26 +197,22 @@ class ClientLedger:
         return self._paid[asked.key]
 
     def _pay(self, asked: Asked, plan: RecordPlan, budget: Budget) -> None:
-        row = {
-            **asdict(asked),
-            "noise_multiplier": plan.noise_multiplier,
-            "sample_rate": plan.sample_rate,
-            "steps": plan.steps,
-            "adjacency": plan.adjacency,
-        }
+        row = {**asdict(asked), **_row(plan)}
         event = _event(row)  # what cannot be accounted for must not be written down either
-        here = self._runs.get(asked.run, _Run()).spent
+        self._refuse_excess(asked.run, event, budget, asked.server_round)
+        self.ledger.append(CHARGE, row)
+        self._catch_up()
+
+    def _refuse_excess(
+        self, run: str, event: PrivacyEvent, budget: Budget, server_round: int
+    ) -> None:
+        here = self._runs.get(run, _Run()).spent
         for before, most, delta in (
             (here, budget.epsilon, budget.delta),
             (self._spent, budget.all_runs_epsilon, budget.all_runs_delta),
         ):
-            if most is None:
-                continue
-            spent = before.plus(History([event])).epsilon(delta=delta, method=budget.method)
-            if not spent <= most * (1 + 1e-9):
-                raise BudgetRefused(f"round {asked.server_round} would exceed this client's budget")
-        self.ledger.append(CHARGE, row)
-        self._catch_up()
+            if most is not None and not before.within(event, most, delta, budget.method):
+                raise BudgetRefused(f"round {server_round} would exceed this client's budget")
 
     def _catch_up(self) -> None:
         """Take in the records that were added since the last look, by whichever process."""
@@ -201,10 +231,19 @@ class ClientLedger:
         self._read = len(self.ledger.records)
 
 
+def _row(plan: RecordPlan) -> dict[str, Any]:
+    return {
+        "noise_multiplier": plan.noise_multiplier,
+        "sample_rate": plan.sample_rate,
+        "steps": plan.steps,
+        "adjacency": plan.adjacency,
+    }
+
+
 def _event(row: Mapping[str, Any]) -> PrivacyEvent:
     return record_event(
         noise_multiplier=row["noise_multiplier"],
         sample_rate=row["sample_rate"],
         steps=row["steps"],
-        adjacency=row.get("adjacency", "add_remove"),
+        adjacency=row.get("adjacency", "zero_out"),
     )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dp_fedmed.federation.shared_events import from_entries, to_entries
-from dp_fedmed.privacy import History, PrivacyEvent, group_epsilon
+from dp_fedmed.privacy import History, PrivacyEvent, chained_epsilon
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Head, Ledger, LedgerError
 from dp_fedmed.privacy.rdp import ORDERS, rdp_to_epsilon, sampled_gaussian_rdp
@@ -210,7 +210,7 @@ def _for_a_record(runs: Sequence[RunSpending], delta: float) -> dict[str, float]
     if not within:
         return {"epsilon": rdp_to_epsilon(rdp, delta=delta)[0], "delta": delta}
     epsilon = rdp_to_epsilon(rdp, delta=delta / 2)[0]
-    return {"epsilon": epsilon + group_epsilon(within, size=2, delta=delta / 2), "delta": delta}
+    return {"epsilon": epsilon + chained_epsilon(within, size=2, delta=delta / 2), "delta": delta}
 
 
 def _client_epsilon(federation: History, delta: float) -> dict[str, float] | None:

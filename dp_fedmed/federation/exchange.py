@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
-from flwr.app import Message
+from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
+from dp_fedmed.federation.flower_compat import SERVER_NODE_ID
 from dp_fedmed.federation.local_grid import ENGINE_ERROR, LocalGrid
 from dp_fedmed.federation.stopping import StopRequest
 
@@ -20,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 ABSENCE_SECONDS = 30.0
+OFFLINE = "it is offline: see whether its SuperNode runs and reaches the SuperLink"
 
 
 class EngineLost(RuntimeError):
@@ -32,35 +35,60 @@ def exchange(
     *,
     timeout: float | None,
     stop: StopRequest | None = None,
+    names: Mapping[int, str] = MappingProxyType({}),
+    shown: logging.Logger = logger,
+    warned: set[tuple[str, int]] | None = None,
 ) -> Iterable[Message]:
-    """Replies to messages, as they come; nodes that are gone, late or silent have none.
+    """Replies to messages, as they come; nodes that are late or silent have none.
 
     Whatever else comes is left out: a second reply, one to an older message, or one to a message
     that went to somebody else.
+
+    Args:
+        grid: where the nodes are.
+        messages: one per node.
+        timeout: seconds to wait for all of them.
+        stop: what the user asks for.
+        names: of the nodes, for what is said about them.
+        shown: where it is said; it tells who was asked.
+        warned: by whom something odd was said already, and where; added to.
 
     Raises:
         KeyboardInterrupt: if the user asks to stop at once.
         EngineLost: if the engine itself fails.
     """
     sent = list(messages)
+    warned = set() if warned is None else warned
     if isinstance(grid, LocalGrid):
         replies: Iterable[Message] = grid.send_and_receive(sent, timeout=timeout)
-        return _asked_for(lambda: {m.metadata.message_id: m for m in sent}, replies)
+
+        def numbered() -> dict[str, Message]:
+            return {message.metadata.message_id: message for message in sent}
+
+        return _asked_for(numbered, replies, names, shown, warned)
     waiting = dict(zip(grid.push_messages(sent), sent, strict=False))
     asked = dict(waiting)
-    return _asked_for(lambda: asked, _poll(grid, waiting, timeout, stop))
+    return _asked_for(lambda: asked, _poll(grid, waiting, timeout, stop), names, shown, warned)
 
 
 def _asked_for(
-    sent: Callable[[], dict[str, Message]], replies: Iterable[Message]
+    sent: Callable[[], dict[str, Message]],
+    replies: Iterable[Message],
+    names: Mapping[int, str],
+    shown: logging.Logger,
+    warned: set[tuple[str, int]],
 ) -> Iterator[Message]:
     """One reply to each message, from the node that it went to; of others, one warning a node.
+
+    Flower itself answers for a node that is offline; that it does counts as the node's failure.
 
     Args:
         sent: the messages by id; asked for with the first reply, when all have one.
         replies: whatever came.
+        names: of the nodes.
+        shown: where warnings go.
+        warned: where and for whom there was one already.
     """
-    warned: set[int] = set()
     asked: dict[str, Message] | None = None
     for reply in replies:
         asked = sent() if asked is None else asked
@@ -69,9 +97,12 @@ def _asked_for(
         if message is not None and message.metadata.dst_node_id == node:
             del asked[reply.metadata.reply_to_message_id]
             yield reply
-        elif node not in warned:
-            warned.add(node)
-            logger.warning("a reply that nobody asked node %d for was ignored", node)
+        elif message is not None and node == SERVER_NODE_ID and reply.has_error():
+            del asked[reply.metadata.reply_to_message_id]
+            yield Message(Error(reply.error.code, OFFLINE), reply_to=message)
+        elif (shown.name, node) not in warned:
+            warned.add((shown.name, node))
+            shown.warning("%s sent a reply that nobody asked for", names.get(node, f"node {node}"))
 
 
 def _poll(

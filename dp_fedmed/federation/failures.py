@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import re
 
-MOST_SHOWN = 200
+from dp_fedmed.config import ConfigError
+
+MOST_SHOWN, MOST_REFUSED = 200, 1000
 _PATH = re.compile(r"""(?:[A-Za-z]:)?(?:[/\\][^\s/\\'"<>:,;()]+){2,}[/\\]?""")
 
 
-class ClientFailed(RuntimeError):
-    """A client's work failed; its message is fit to be sent."""
+class SiteRefused(ConfigError):
+    """A site cannot take part, for a reason that holds in every round.
+
+    Args:
+        message: for whoever runs the site.
+        told: the reason as the server may know it: no record, path or number of the site's.
+    """
+
+    def __init__(self, message: str, told: str) -> None:
+        super().__init__(message)
+        self.told = told
 
 
 def describe_failure(error: Exception) -> str:
@@ -20,10 +31,24 @@ def describe_failure(error: Exception) -> str:
 
     >>> describe_failure(FileNotFoundError("/home/jane/patients.csv"))
     'FileNotFoundError in the client (details are in its own log)'
+    >>> describe_failure(SiteRefused("/mnt/keys has mode 0777", "its state-dir is open to others"))
+    'its state-dir is open to others (details are in its own log)'
     """
-    if isinstance(error, ClientFailed):
-        return str(error)
-    return f"{type(error).__name__} in the client (details are in its own log)"
+    what = error.told if isinstance(error, SiteRefused) else f"{type(error).__name__} in the client"
+    return f"{what} (details are in its own log)"
+
+
+def describe_refusal(error: Exception, *, simulated: bool) -> str:
+    """Why a client cannot take part, before round 1.
+
+    A simulation has one owner, who is told as it is; between sites, as `describe_failure` does.
+
+    >>> describe_refusal(ConfigError("data.path=/x is missing"), simulated=True)
+    'data.path=/x is missing'
+    """
+    if not simulated:
+        return describe_failure(error)
+    return str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
 
 
 def from_peer(text: object) -> str:
@@ -32,7 +57,21 @@ def from_peer(text: object) -> str:
     >>> from_peer("lost\x1b[2J\n2026 INFO all is well in /home/jane/patients.csv")
     'lost [2J 2026 INFO all is well in <path>'
     """
-    said = str(text)[: 4 * MOST_SHOWN]
-    line = " ".join("".join(c if c.isprintable() else " " for c in said).split())
-    line = _PATH.sub("<path>", line)
-    return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 1]}…"
+    said = one_line(str(text)[: 4 * MOST_SHOWN])
+    return _cut(_PATH.sub("<path>", said), MOST_SHOWN)
+
+
+def one_line(text: object) -> str:
+    r"""A text without control characters or forged lines.
+
+    >>> one_line("lost\x1b[2J\nin /home")
+    'lost [2J in /home'
+    """
+    said = str(text)[: 4 * MOST_REFUSED]
+    return _cut(
+        " ".join("".join(c if c.isprintable() else " " for c in said).split()), MOST_REFUSED
+    )
+
+
+def _cut(line: str, most: int) -> str:
+    return line if len(line) <= most else f"{line[: most - 1]}…"

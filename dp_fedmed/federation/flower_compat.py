@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -48,6 +50,9 @@ def make_array(dtype: str, shape: tuple[int, ...], data: bytes) -> Array:
 
 
 RAY_ADDRESS = "RAY_ADDRESS"  # where Ray itself looks for a cluster
+#: Ray binds to loopback where it may not form clusters over a network, and nowhere else.
+RAY_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+LOOPBACK = "127.0.0.1"
 
 
 def make_context(run_id: int, node_id: int, node_config: dict[str, Any]) -> Context:
@@ -77,11 +82,16 @@ def run_on_ray(
     init_args: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False}
     address = address or os.environ.get(RAY_ADDRESS)
     if address is None:
-        init_args["num_cpus"] = num_cpus
+        init_args |= {"num_cpus": num_cpus, "_node_ip_address": LOOPBACK}
     else:
         init_args["address"] = address
     gpus = torch.cuda.device_count() / num_cpus
-    with warnings.catch_warnings(), on_ctrl_c(stop or StopRequest(), in_thread=True):
+    here = address is None or address.startswith(LOOPBACK)
+    with (
+        warnings.catch_warnings(),
+        on_ctrl_c(stop or StopRequest(), in_thread=True),
+        _ray_on_loopback() if here else nullcontext(),
+    ):
         warnings.simplefilter("ignore")
         run_simulation(
             server_app,
@@ -92,3 +102,22 @@ def run_on_ray(
                 "init_args": init_args,
             },
         )
+
+
+@contextmanager
+def _ray_on_loopback() -> Iterator[None]:
+    """While this lasts, a Ray that starts here is heard on this machine alone.
+
+    It asks nobody who they are: on a network, whoever reaches its ports runs code as this user.
+    """
+    before = {key: os.environ.get(key) for key in RAY_LOOPBACK}
+    os.environ.update(RAY_LOOPBACK)  # for its processes; this one reads it when Ray is imported
+    from ray._private import ray_constants
+
+    allowed, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = allowed
+        for key, value in before.items():
+            os.environ.pop(key, None) if value is None else os.environ.update({key: value})

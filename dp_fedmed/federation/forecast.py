@@ -18,10 +18,15 @@ from dp_fedmed.config import (
     SamplePrivacyConfig,
     UserPrivacyConfig,
 )
-from dp_fedmed.data import DataSet
-from dp_fedmed.data.clients import client_indices
+from dp_fedmed.data import DataSet, training_parts
 from dp_fedmed.federation.client_level import split_noise
-from dp_fedmed.federation.privacy_plan import ClientPlan, PrivacyPlan, make_plan
+from dp_fedmed.federation.privacy_plan import (
+    ClientPlan,
+    PrivacyPlan,
+    make_plan,
+    round_shape,
+    with_accountant,
+)
 from dp_fedmed.federation.sampling import Sampler, make_sampler
 from dp_fedmed.privacy import History, PrivacyEvent
 from dp_fedmed.privacy.composition import Method, most_repeats
@@ -41,8 +46,9 @@ class Spending:
         delta: at which ε is stated.
         target: ε that may be spent, if there is a limit.
         epsilon: at the end, by accountant; one that is missing was not asked.
+        one_round: ε of a single round alone, by the last of these accountants.
         rounds_within_target: at this σ, however many are planned; None without a target.
-        is_upper_bound: whether σ is RDP's, though PLD, which needs less, would calibrate the run.
+        is_upper_bound: whether σ is RDP's, though a tighter one, which needs less, calibrates.
     """
 
     event: PrivacyEvent
@@ -50,6 +56,7 @@ class Spending:
     delta: float
     target: float | None
     epsilon: Mapping[str, float]
+    one_round: float
     rounds_within_target: int | None
     is_upper_bound: bool = False
 
@@ -129,13 +136,8 @@ class Forecast:
 
 def simulated_records(config: Config, data: DataSet) -> dict[str, int]:
     """Each simulated client's number of training records, as the client itself would count them."""
-    count = config.num_sites
-    return {
-        f"client-{number:05d}": len(
-            client_indices(config, data, client=number, num_clients=count)[0]
-        )
-        for number in range(count)
-    }
+    parts = training_parts(config, data)
+    return {f"client-{number:05d}": len(part) for number, part in enumerate(parts)}
 
 
 def forecast(config: Config, records: Mapping[str, int], *, fast: bool = False) -> Forecast:
@@ -168,9 +170,7 @@ def forecast(config: Config, records: Mapping[str, int], *, fast: bool = False) 
     client_level = _client_level(config, plan, cohort, fast=fast)
     rounds = config.federation.num_rounds if client_level is None else client_level.rounds
     groups = _groups(config, plan, rounds, bounded, fast=fast)
-    if groups:  # the run ends when nobody may take part any more
-        longest = max(group.spending.rounds for group in groups)
-        rounds = min(rounds, math.ceil(longest * config.num_sites / cohort))
+    rounds = min([rounds, *_rounds_of(config, groups, cohort)])
     binding = max(groups, key=_need, default=None)
     curves_by: Method = "rdp" if fast else config.privacy.accountant.value
     made = Forecast(
@@ -189,6 +189,25 @@ def forecast(config: Config, records: Mapping[str, int], *, fast: bool = False) 
     return replace(made, curves=curves)
 
 
+def _rounds_of(config: Config, groups: Sequence[Group], cohort: float) -> list[int]:
+    """After how many rounds records end the run: when nobody may take part any more.
+
+    Where cohorts are secret, who has used up its participations ends nothing: only the target can.
+    """
+    if not groups:
+        return []
+    if not config.privacy.style.protects_clients:
+        longest = max(group.spending.rounds for group in groups)
+        return [math.ceil(longest * config.num_sites / cohort)]
+    ends = [
+        spent.rounds_within_target
+        for group in groups
+        if (spent := group.spending).rounds_within_target is not None
+        and spent.rounds_within_target < (group.plan.participations or math.inf)
+    ]
+    return [max(ends)] if len(ends) == len(groups) else []
+
+
 def _planned(
     config: Config, records: Mapping[str, int], sampler: Sampler, *, fast: bool
 ) -> tuple[PrivacyPlan, set[str]]:
@@ -198,9 +217,9 @@ def _planned(
     def made(config: Config, records: Mapping[str, int]) -> PrivacyPlan:
         return make_plan(config, records=records, sampler=sampler, is_private=is_private)
 
-    by_pld = config.privacy.accountant is AccountantName.pld
+    by_pld = config.privacy.accountant is not AccountantName.rdp
     calibrates = config.privacy.sample.noise_multiplier is None
-    sizes = set(records.values())
+    sizes = {size for size in records.values() if size > 0 and round_shape(config, size)[0] < 1.0}
     if not (fast and by_pld and calibrates and len(sizes) > 1 and _protects_records(config)):
         return made(config, records), set()
     rough = made(with_accountant(config, AccountantName.rdp), records)
@@ -209,11 +228,6 @@ def _planned(
     like = {name for name, own in rough.clients.items() if own == rough.clients[needy]}
     clients = dict(rough.clients) | dict.fromkeys(like, exact.clients[needy])
     return replace(exact, clients=clients), set(clients) - like
-
-
-def with_accountant(config: Config, accountant: AccountantName) -> Config:
-    """The same run under another accountant."""
-    return config.replace(privacy=replace(config.privacy, accountant=accountant))
 
 
 def at_delta(config: Config, delta: float | None) -> Config:
@@ -241,7 +255,7 @@ def _client_level(
         rounds=config.federation.num_rounds,
         delta=plan.delta_user,
         fast=fast,
-        methods=_methods(fast=fast, shown=True, binds=True),
+        methods=_methods(config, fast=fast, shown=True, binds=True),
     )
 
 
@@ -275,16 +289,20 @@ def _groups(
 
     first = [group(own, ["rdp"]) for own in ordered]
     needy = max(first, key=_need).plan if first else None
-    wanted = {own: _methods(fast=fast, shown=own in shown, binds=own == needy) for own in ordered}
+    wanted = {
+        own: _methods(config, fast=fast, shown=own in shown, binds=own == needy) for own in ordered
+    }
     return tuple(
         known if wanted[known.plan] == ["rdp"] else group(known.plan, wanted[known.plan])
         for known in first
     )
 
 
-def _methods(*, fast: bool, shown: bool, binds: bool) -> list[Method]:
-    """The accountants that are worth asking."""
-    return ["rdp", "pld"] if binds or (shown and not fast) else ["rdp"]
+def _methods(config: Config, *, fast: bool, shown: bool, binds: bool) -> list[Method]:
+    """The accountants that are worth asking: RDP, and one that is tighter and slower."""
+    is_tight = config.privacy.accountant is AccountantName.tight
+    tighter: Method = "tight" if is_tight else "pld"
+    return ["rdp", tighter] if binds or (shown and not fast) else ["rdp"]
 
 
 def _need(group: Group) -> tuple[float, float]:
@@ -318,6 +336,7 @@ def _spending(
         delta=delta,
         target=target,
         epsilon={method: history.epsilon(delta=delta, method=method) for method in methods},
+        one_round=History([event]).epsilon(delta=delta, method=methods[-1]),
         rounds_within_target=within,
     )
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from dp_fedmed.config import from_yaml
 from dp_fedmed.federation.checkpoint import CheckpointError, CheckpointStore, folder_name
-from dp_fedmed.federation.journal import CHARGE, Charge
+from dp_fedmed.federation.journal import CHARGE, CLOSE, COMMIT, Charge
 from dp_fedmed.federation.privacy_plan import PrivacyPlan
 from dp_fedmed.federation.resume import client_ledgers, history_of, open_ledger
+from dp_fedmed.federation.run_account import RunAccount
 from dp_fedmed.federation.run_directory import CONFIG_FILE, REPORT_FILE
-from dp_fedmed.privacy import PrivacyAccountant, PrivacyEvent
+from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Ledger, LedgerError, Record
 
@@ -40,42 +41,59 @@ class LedgerView:
         self.path = run_dir
         self.ledger, self.key = open_ledger(run_dir)
         self.history = history_of(self.ledger)
-        self.config = from_yaml(self.history.configs[-1])
+        self.config = from_yaml(self.history.configs[-1], run_dir)
         self.hidden = self.config.privacy.style.protects_clients
         self.plan: PrivacyPlan | None = self.history.plans.get(self.history.phase)
-        self.accountant = self._new_accountant()
+        self.account = self._new_account()
         for record in self.ledger.records:
-            if record.kind == CHARGE and self.accountant is not None:
-                _record(self.accountant, Charge.from_record(record))
+            if record.kind == CHARGE and self.account is not None:
+                self.account.record(Charge.from_record(record))
 
-    def _new_accountant(self) -> PrivacyAccountant | None:
-        return None if self.plan is None else self.plan.accountant(self.config)
+    def _new_account(self) -> RunAccount | None:
+        if self.plan is None:
+            return None
+        past = {number: plan for number, plan in self.history.plans.items() if plan is not None}
+        return RunAccount(self.config, self.plan, past, self.history.phase)
 
     def epsilons(self) -> dict[str, float]:
         """Realised ε by level; record level is the worst client's."""
-        if self.accountant is None or self.plan is None:
-            return {}
-        spent = {}
-        if self.plan.clients:
-            spent["sample"] = self.accountant.get_cumulative_sample_epsilon()
-        if self.plan.user_event is not None:
-            spent["user"] = self.accountant.get_cumulative_user_epsilon()
-        return spent
+        return {} if self.account is None else self.account.epsilons()
+
+    def shown_epsilons(self) -> dict[str, float]:
+        """ε by level as it may be shown: with secret cohorts, the planned worst case."""
+        return {} if self.account is None else self.account.published_epsilons()
+
+    @property
+    def open_round(self) -> int | None:
+        """The round that was charged and not committed, as a crash leaves it; None without one."""
+        found = None
+        for record in self.ledger.records:
+            if record.kind == CHARGE:
+                found = int(record.body["round"])
+            elif record.kind in (COMMIT, CLOSE):
+                found = None
+        return found
+
+    @property
+    def open_words(self) -> str:
+        """What to do about an open round."""
+        return (
+            f"round {self.open_round} is open: it is paid for, and the run stopped before its "
+            f"checkpoint was written; {self.path / REPORT_FILE} does not count it yet. Finish it, "
+            f"at no further cost, with: dp-fedmed resume {self.path}"
+        )
 
     def lines(self) -> Iterator[Line]:
         """Every record in words; ε after each charge, where it tells nothing of cohorts."""
-        accountant = self._new_accountant()
+        account = self._new_account()
         for record in self.ledger.records:
-            if record.kind != CHARGE or accountant is None or self.plan is None:
+            if record.kind != CHARGE or account is None or self.plan is None:
                 yield Line(record, _in_words(record))
                 continue
             charge = Charge.from_record(record)
-            _record(accountant, charge)
-            sample = user = None
-            if self.plan.clients and not self.hidden:
-                sample = accountant.get_cumulative_sample_epsilon()
-            if self.plan.user_event is not None:
-                user = accountant.get_cumulative_user_epsilon()
+            account.record(charge)
+            spent = account.published_epsilons(exact=False)
+            sample, user = spent.get("sample"), spent.get("user")
             shown = charge.clients
             if self.hidden and not charge.again:  # as planned for all: a span would tell who came
                 plan = self.history.plans.get(charge.phase) or self.plan
@@ -122,6 +140,9 @@ class LedgerView:
     def _report_problems(self) -> Iterator[str]:
         """The published ε may be larger (a worst case), never smaller."""
         file, spent = self.path / REPORT_FILE, self.epsilons()
+        if self.open_round is not None:  # a report is written after its round
+            yield self.open_words
+            return
         if not spent or not file.exists():
             return
         try:
@@ -136,13 +157,6 @@ class LedgerView:
                     f"{file} reports ε={reported.get(unit)} for one {unit}, the ledger gives "
                     f"{spent[level]}"
                 )
-
-
-def _record(accountant: PrivacyAccountant, charge: Charge) -> None:
-    if charge.federation is not None:
-        accountant.record(charge.federation)
-    for name, event in charge.clients.items():
-        accountant.record(event, name)
 
 
 def _charge_in_words(charge: Charge, clients: Mapping[str, PrivacyEvent], hidden: bool) -> str:

@@ -130,7 +130,10 @@ class LocalGrid(Grid):
         context = flower_compat.make_context(self._run.run_id, job.node_id, job.node_config)
         context.state = job.state
         try:
-            return Outcome(content=self.app(job.message, context).content, state=context.state)
+            reply = self.app(job.message, context)
+            if reply.has_error():
+                return Outcome(error=reply.error.reason)
+            return Outcome(content=reply.content, state=context.state)
         except Exception as error:  # whatever a client does wrong costs its own contribution only
             return Outcome(error=describe_failure(error))
 

@@ -1,4 +1,7 @@
-"""Stable client names. Flower's node ids are random per run; streams, sums and tables use names."""
+"""Stable client names, and who can take part.
+
+Flower's node ids are random per run; streams, sums and tables use names.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,31 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from dp_fedmed.federation.failures import from_peer
+from dp_fedmed.config import ConfigError
+from dp_fedmed.federation.exchange import EngineLost, exchange
+from dp_fedmed.federation.failures import from_peer, one_line
 from dp_fedmed.federation.local_grid import ENGINE_ERROR, LocalGrid
 
 logger = logging.getLogger(__name__)
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-QUERY = "query.name"
+QUERY, READY = "query.name", "query.ready"
+OWN_DATA = "own-data"  # in an answer: a site of its own, not a part of a simulation
+REFUSAL = "refusal"  # in an answer: why the client cannot take part
 POLL_SECONDS = 0.2
 TRIES = 3  # to introduce oneself; a worker that dies costs one
 MOST_RECORDS = 10**9  # that one client may say it has
 
 
-class NodeError(RuntimeError):
+class NodeError(ConfigError):
     """The federation's nodes are not what the configuration says."""
 
 
@@ -75,6 +83,7 @@ def wait_for_nodes(
 
     Raises:
         NodeError: too few nodes in time, a node without an answer, or two with one name.
+        ConfigError: a simulated client's own reason not to take part.
     """
     if isinstance(grid, LocalGrid) and not ask_all:
         return {client_name({"partition-id": p}): Node(n) for n, p in grid.partition_ids().items()}
@@ -84,8 +93,11 @@ def wait_for_nodes(
     while True:
         new = sorted(set(grid.get_node_ids()) - set(known))
         asked.update(new)
-        answers = _ask(grid, new, deadline - time.monotonic(), asked) if new else {}
+        messages = [Message(RecordDict(), node_id, QUERY) for node_id in new]
+        answers = _ask(grid, messages, deadline - time.monotonic(), asked) if new else {}
         for node_id, answer in answers.items():
+            if not NAME_PATTERN.fullmatch(str(answer.get("name", ""))):
+                raise NodeError(f"node {node_id} told a name that is not valid")
             known[node_id] = answer
             if expected is None and "num-partitions" in answer:
                 expected = _count(node_id, answer, "num-partitions")
@@ -100,25 +112,87 @@ def wait_for_nodes(
         time.sleep(POLL_SECONDS)
 
 
+def check_ready(
+    grid: Grid, nodes: Mapping[str, Node], told: Callable[[str], ConfigRecord], *, timeout: float
+) -> None:
+    """Stop a run before round 1 if a client could never contribute.
+
+    Every client is asked, whoever will be drawn. Those of a local grid are alike: they have this
+    process' settings, records and folders, so the first speaks for all.
+
+    Args:
+        grid: where the nodes are.
+        nodes: the clients by name.
+        told: what each would be told with a round, by its name.
+        timeout: seconds to wait for answers.
+
+    Raises:
+        NodeError: naming the sites that cannot, with as much of the reason as they tell.
+        ConfigError: a simulated client's own reason.
+    """
+    names = {node.node_id: name for name, node in nodes.items()}
+    waiting = set(list(names)[:1] if isinstance(grid, LocalGrid) else names)
+    asked: Counter[int] = Counter()
+    deadline = time.monotonic() + timeout
+    while waiting:
+        if time.monotonic() > deadline:
+            silent = ", ".join(sorted(names[node_id] for node_id in waiting))
+            raise NodeError(
+                f"{silent} did not say within federation.connect_timeout={timeout:g} s whether it "
+                "can take part: see its log, or give a larger federation.connect_timeout"
+            )
+        asked.update(waiting)
+        messages = [
+            Message(RecordDict({"config": told(names[node_id])}), node_id, READY)
+            for node_id in sorted(waiting)
+        ]
+        waiting -= _ask(grid, messages, deadline - time.monotonic(), asked, names).keys()
+
+
 def _ask(
-    grid: Grid, node_ids: list[int], timeout: float, asked: Mapping[int, int]
+    grid: Grid,
+    messages: list[Message],
+    timeout: float,
+    asked: Mapping[int, int],
+    names: Mapping[int, str] = MappingProxyType({}),
 ) -> dict[int, ConfigRecord]:
     """The answers of nodes; one whose worker was lost has none yet, and is asked again."""
-    messages = [Message(RecordDict(), node_id, QUERY) for node_id in node_ids]
     answers = {}
-    for reply in grid.send_and_receive(messages, timeout=max(1.0, timeout)):
+    for reply in _replies(grid, messages, max(1.0, timeout), names):
         node_id = reply.metadata.src_node_id
         if reply.has_error():
             if reply.error.code == ENGINE_ERROR and asked[node_id] < TRIES:
                 continue
-            raise NodeError(
-                f"node {node_id} did not tell its name: {from_peer(reply.error.reason)}"
-            )
-        answer = reply.content.config_records.get("client", ConfigRecord())
-        if not NAME_PATTERN.fullmatch(str(answer.get("name", ""))):
-            raise NodeError(f"node {node_id} told a name that is not valid")
-        answers[node_id] = answer
+            what = "say whether it can take part" if names else "tell its name"
+            who = names.get(node_id, f"node {node_id}")
+            raise NodeError(f"{who} did not {what}: {from_peer(reply.error.reason)}")
+        answers[node_id] = reply.content.config_records.get("client", ConfigRecord())
+    _refuse(answers, names)
     return answers
+
+
+def _replies(
+    grid: Grid, messages: list[Message], timeout: float, names: Mapping[int, str]
+) -> Iterable[Message]:
+    try:
+        yield from exchange(grid, messages, timeout=timeout, names=names)
+    except EngineLost as error:
+        raise NodeError(f"clients could not be asked: {error}") from error
+
+
+def _refuse(answers: Mapping[int, ConfigRecord], names: Mapping[int, str]) -> None:
+    """Stop for clients that cannot take part: it is no use to wait for the others."""
+    sites = []
+    for node_id, answer in answers.items():
+        if REFUSAL not in answer:
+            continue
+        if not answer.get(OWN_DATA, False):
+            raise ConfigError(one_line(answer[REFUSAL]))
+        said = str(answer.get("name", ""))
+        name = names.get(node_id, said if NAME_PATTERN.fullmatch(said) else f"node {node_id}")
+        sites.append(f"{name} cannot take part: {from_peer(answer[REFUSAL])}")
+    if sites:
+        raise NodeError("; ".join(sorted(sites)))
 
 
 def _by_name(known: Mapping[int, ConfigRecord]) -> dict[str, Node]:
@@ -128,7 +202,7 @@ def _by_name(known: Mapping[int, ConfigRecord]) -> dict[str, Node]:
         if name in nodes:
             raise NodeError(f"two nodes have the name {name!r}: give each its own client-id")
         count = _count(node_id, answer, "num-records") if "num-records" in answer else None
-        nodes[name] = Node(node_id, count, simulated=not answer.get("own-data", False))
+        nodes[name] = Node(node_id, count, simulated=not answer.get(OWN_DATA, False))
     return dict(sorted(nodes.items()))
 
 

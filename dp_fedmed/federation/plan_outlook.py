@@ -10,11 +10,13 @@ from typing import Any
 
 from dp_fedmed.config import Config, PrivacyStyle, SamplerName, TaskKind
 from dp_fedmed.federation.data_ledger import DataLedger, RunSpending
-from dp_fedmed.federation.forecast import Forecast, Spending, rounds_within
+from dp_fedmed.federation.forecast import Forecast, Spending, forecast, rounds_within
 from dp_fedmed.federation.privacy_plan import delta_warning
+from dp_fedmed.federation.settings import not_against_server
 from dp_fedmed.federation.shared_events import to_entries
 from dp_fedmed.privacy import PrivacyEvent, calibrate, compute_noise_multiplier
 from dp_fedmed.privacy.composition import Method
+from dp_fedmed.privacy.odds import guess_probability, percent_up
 
 OTHER_TARGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
 OTHER_NOISES = (0.5, 0.75, 1.0, 1.5, 2.0)
@@ -32,8 +34,8 @@ class Budget:
     Attributes:
         rounds: that fit into the target at other noise multipliers; empty without a target.
         sigma: needed for other targets; None where no noise meets one.
-        accountant: that says so: the run's, unless PLD would take too long. RDP allows a little
-            less than PLD does.
+        accountant: that says so: the run's, unless it would take too long. RDP allows a little
+            less than the others do.
     """
 
     rounds: Mapping[float, int]
@@ -142,8 +144,17 @@ def warnings_about(made: Forecast, found: Mapping[str, Signal]) -> list[str]:
     """Sentences, each with what to do about it."""
     if made.plan is None:
         return []
+    return [*_delta_warnings(made), *_other_warnings(made, found)]
+
+
+def warnings_of_run(config: Config, records: Mapping[str, int], weights: int) -> list[str]:
+    """What a run should say when it begins, apart from δ, of which its plan has warned."""
+    made = forecast(config, records, fast=True)
+    return _other_warnings(made, signals(made, weights))
+
+
+def _other_warnings(made: Forecast, found: Mapping[str, Signal]) -> list[str]:
     return [
-        *_delta_warnings(made),
         *_budget_warnings(made),
         *_sampling_warnings(made),
         *(line for level, each in found.items() for line in _signal_warnings(made, level, each)),
@@ -172,30 +183,34 @@ def _budget_warnings(made: Forecast) -> list[str]:
             "nobody: leave it null for a real run"
         )
     asked = config.federation.num_rounds
-    if made.rounds < asked:
+    if made.rounds == 0:
+        said.append(
+            "not a single round fits the target, so that a run would be refused: give a larger "
+            "privacy.*.target_epsilon, or only one of target_epsilon and noise_multiplier"
+        )
+    elif made.rounds < asked:
         said.append(
             f"the budget ends the run after round {made.rounds} of {asked}: plan "
             f"federation.num_rounds={max(1, made.rounds)}, or leave privacy.*.noise_multiplier "
             "null to have the noise calibrated for all rounds"
         )
     for level, spent in made.levels.items():
-        epsilon = max(spent.epsilon.values())
+        epsilon = spent.epsilon.get(made.method, max(spent.epsilon.values()))
         if epsilon > WEAK_EPSILON:
             said.append(
                 f"ε_{level} {epsilon:.3g} is a weak promise: an even guess about one "
-                f"{spent.event.unit} may become {odds(epsilon)}"
+                f"{spent.event.unit} may become {odds(epsilon, spent.delta)} sure"
             )
     return said
 
 
-def odds(epsilon: float) -> str:
-    """How sure an attacker with even odds can become.
+def odds(epsilon: float, delta: float) -> str:
+    """How sure an attacker with even odds can become, as a report says it too.
 
-    >>> odds(1.0)
-    '73 % sure'
+    >>> odds(1.0, 1e-5)
+    '73.2 %'
     """
-    sure = 100.0 / (1.0 + math.exp(-epsilon))
-    return f"{sure:.0f} % sure" if sure < 99.0 else "all but certain"
+    return percent_up(guess_probability(epsilon=epsilon, delta=delta))
 
 
 def _sampling_warnings(made: Forecast) -> list[str]:
@@ -206,6 +221,15 @@ def _sampling_warnings(made: Forecast) -> list[str]:
             "federation.sampler=fixed has no amplification by sampling at client level: "
             "federation.sampler=poisson with the same rate needs less noise"
         )
+    most = federation.max_participations
+    if made.binding is not None and made.client_level is not None and most is not None:
+        expected = made.rounds * made.cohort / federation.num_clients
+        if most < expected:
+            said.append(
+                f"federation.max_participations={most} is used up before the run ends, which "
+                f"expects {expected:.3g} of each client: later rounds are then mostly noise, and "
+                "do not end the run, since that would tell who took part"
+            )
     if made.binding is not None and made.client_level is None:
         rate = made.cohort / federation.num_clients
         if rate < 1.0 and federation.max_participations is None:
@@ -216,13 +240,17 @@ def _sampling_warnings(made: Forecast) -> list[str]:
     return said
 
 
+def _steps(spent: Spending) -> str:
+    return "1 step" if spent.steps == 1 else f"all {spent.steps} steps"
+
+
 def _signal_warnings(made: Forecast, level: str, found: Signal) -> list[str]:
     spent, said = made.levels[level], []
     if found.efficiency is not None and found.efficiency < WASTEFUL:
         key = "training.batch_size" if level == "sample" else "federation.sample_rate"
         what = "batches" if level == "sample" else "cohorts"
         said.append(
-            f"{key} wastes budget: with q={spent.sample_rate:.3g} and {spent.steps} steps the run "
+            f"{key} wastes budget: with q={spent.sample_rate:.3g} and {_steps(spent)} the run "
             f"has {found.efficiency:.0%} of the signal-to-noise that full {what} would have for "
             "the same ε"
         )
@@ -238,8 +266,8 @@ def _signal_warnings(made: Forecast, level: str, found: Signal) -> list[str]:
         units = "clients in a round" if level == "user" else f"records {whole}"
         remedy = f"about {1.0 / found.run:.2g} times the {units}, or a model with fewer weights"
         said.append(
-            f"noise drowns the {'updates' if level == 'user' else 'gradients'}: after all "
-            f"{spent.steps} steps the signal is at most {found.run:.2g} of the noise in norm; it "
+            f"noise drowns the {'updates' if level == 'user' else 'gradients'}: after "
+            f"{_steps(spent)} the signal is at most {found.run:.2g} of the noise in norm; it "
             f"would take {remedy}"
         )
     return said
@@ -249,7 +277,8 @@ def shared_spending(config: Config, made: Forecast) -> dict[str, Any] | None:
     """What all runs have spent on the same data, without and with this one.
 
     Raises:
-        LedgerError: if the shared ledger or its key is damaged.
+        LedgerError: if the shared ledger or its key is damaged, or this run's events do not compose
+            with those of others.
     """
     if config.data_ledger is None or made.plan is None:
         return None
@@ -259,6 +288,7 @@ def shared_spending(config: Config, made: Forecast) -> dict[str, Any] | None:
         return {"data_id": config.data.id, "runs": 0, "before": None, "after": None}
     ledger = DataLedger(path, data_id=config.data.id or "", run="")
     plan = made.plan
+    ledger.refuse_other_neighbours(plan.user_event)
     record = plan.delta_sample or plan.delta_user or 1e-5
     client = plan.delta_user or plan.delta_sample or 1e-5
     before = ledger.totals(delta_record=record, delta_client=client)
@@ -286,13 +316,15 @@ def _as_run(made: Forecast) -> RunSpending:
 
 
 def unprotected(config: Config) -> list[str]:
-    """What style `none` promises, and what the others would need."""
+    """What is not promised: by style `none` nothing, and to the server less than to others."""
     if config.privacy.style is not PrivacyStyle.none:
-        return []
+        return [f"{said}." for said in not_against_server(config)]
     return [
         "No guarantee: privacy.style=none adds no noise, and the model may reveal any record.",
-        "privacy=sample hides one record of one client: it needs privacy.sample.target_epsilon.",
-        "privacy=user hides one whole client: it needs privacy.user.target_epsilon and many "
-        "clients.",
-        "privacy=hybrid does both. Plan one with: dp-fedmed plan privacy=sample",
+        "privacy=sample hides one record of one client (privacy.sample.target_epsilon=3 unless "
+        "given).",
+        "privacy=user hides one whole client (privacy.user.target_epsilon=8 unless given), and "
+        "needs many clients.",
+        "privacy=hybrid does both. Plan one with the same settings and privacy=sample instead of "
+        "privacy=none.",
     ]

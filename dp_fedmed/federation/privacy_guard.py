@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from flwr.app import ConfigRecord
 
-from dp_fedmed.config import Config
+from dp_fedmed.config import Config, ConfigError
 from dp_fedmed.federation.journal import Charge, Journal
-from dp_fedmed.federation.privacy_plan import ClientPlan, PrivacyPlan, Spent
-from dp_fedmed.privacy import History, PrivacyAccountant, PrivacyEvent
-from dp_fedmed.privacy.composition import Row, worst_epsilon
-
-private_logger = logging.getLogger("dp_fedmed.private")  # lines that tell who took part
+from dp_fedmed.federation.privacy_plan import PrivacyPlan, Spent
+from dp_fedmed.federation.private_log import cohort_logger
+from dp_fedmed.federation.run_account import RunAccount
 
 MOST_ANSWERS = 16
 REPORTED = ("noise_multiplier", "sample_rate", "steps")
@@ -24,8 +20,8 @@ class BudgetSpent(RuntimeError):
     """The next round does not fit into a budget."""
 
 
-class PrivacyGuard:
-    """The accountant of a run, and the rules about who may still take part.
+class PrivacyGuard(RunAccount):
+    """The account of a run, and the rules about who may still take part.
 
     Args:
         config: the run's configuration.
@@ -43,20 +39,16 @@ class PrivacyGuard:
         past: Mapping[int, PrivacyPlan] | None = None,
         phase: int | None = None,
     ) -> None:
-        self.config, self.plan, self.journal = config, plan, journal
-        self.accountant: PrivacyAccountant = plan.accountant(config)
-        self._taken: Counter[tuple[int, str]] = Counter()  # charges of a client, by phase
-        self.phase = phase if phase is not None else (journal.phase if journal is not None else 0)
-        self._plans = {**(past or {}), self.phase: plan}
-        self._charges: Counter[int] = Counter()  # rounds paid for, by phase
-        self._again: Counter[int] = Counter()  # the most that one client paid besides, by phase
+        number = phase if phase is not None else (journal.phase if journal is not None else 0)
+        super().__init__(config, plan, past or {}, number)
+        self.journal = journal
         if journal is not None and self.hidden:
             journal.worst_case = {
                 number: {name: own.round_event for name, own in each.clients.items()}
                 for number, each in self._plans.items()
             }
         for charge in journal.charges if journal is not None else ():
-            self._record(charge)
+            self.record(charge)
 
     def open_round(
         self, server_round: int, digest: bytes, draw: Callable[[], Sequence[str]]
@@ -94,7 +86,13 @@ class PrivacyGuard:
         most = plan.participations
         if most is not None and self._taken[self.phase, name] >= most:
             return False
-        return not self.accountant.would_exceed(plan.round_event, name)
+        return self._next_fits(name)
+
+    def _next_fits(self, name: str) -> bool:
+        """Whether one more round fits a client's budget, as far as that may be shown."""
+        if not self.hidden:
+            return self.fits(name, self._taken[self.phase, name] + 1)
+        return self.fits(name, self._shown_after(name, self._charges[self.phase] + 1))
 
     def charge(self, server_round: int, cohort: Sequence[str], digest: bytes = b"") -> None:
         """Charge a round before it is dispatched.
@@ -116,16 +114,41 @@ class PrivacyGuard:
         )
 
     def _require_budget(self, server_round: int) -> None:
-        event = self.plan.user_event
-        if event is not None and self.accountant.would_exceed(event):
+        if self.plan.user_event is not None and not self.fits(None, self._charges[self.phase] + 1):
             raise BudgetSpent(
                 f"budget: round {server_round} would take the client-level ε above "
                 f"privacy.user.target_epsilon={self.config.privacy.user.target_epsilon:g}"
             )
-        if self.plan.clients and not any(self._may_train(name) for name in self.plan.clients):
+        # Who has used up its participations is a secret where cohorts are: it must not end the run.
+        goes_on = self._next_fits if self.hidden else self._may_train
+        if self.plan.clients and not any(goes_on(name) for name in self.plan.clients):
             raise BudgetSpent(
                 f"budget: before round {server_round} every client has spent its record-level "
                 "budget (privacy.sample.target_epsilon, federation.max_participations)"
+            )
+
+    def require_one_round(self) -> None:
+        """Refuse a phase of which not a single round fits: it would end before it begins.
+
+        Raises:
+            ConfigError: naming the target, and one that works.
+        """
+        levels: list[tuple[str, list[str | None]]] = []
+        if self.plan.user_event is not None:
+            levels.append(("user", [None]))
+        if self.plan.clients:
+            levels.append(("sample", list(self.plan.clients)))
+        for level, names in levels:
+            if any(self.fits(name, 1) for name in names):
+                continue
+            asked = [self._budget(name) for name in names]
+            needed = min(each.epsilon_of(1, self.accountant.method) for each in asked)
+            key = f"privacy.{level}"
+            raise ConfigError(
+                f"{key}.target_epsilon={asked[0].target:g} does not hold a single round with {key}."
+                f"noise_multiplier={asked[0].event.noise_multiplier:g}, which takes ε to "
+                f"{needed:.4g}: leave the noise to be calibrated ({key}.noise_multiplier=null), or "
+                f"give no target ({key}.target_epsilon=null) or a larger one"
             )
 
     def pay_client(self, name: str, charges: int) -> None:
@@ -145,7 +168,7 @@ class PrivacyGuard:
         now, missing = journal.current, charges - journal.client_charges(name)
         if missing <= 0:
             return
-        private_logger.warning(
+        cohort_logger.warning(
             "round %d: %s has answered again, which is charged again", now.server_round, name
         )
         event = self.plan.clients[name].round_event.times(missing)
@@ -160,21 +183,8 @@ class PrivacyGuard:
         self._write(again)
 
     def _write(self, charge: Charge) -> Charge:
-        self._record(charge)  # first: what cannot be composed must not be written down
+        self.record(charge)  # first: what cannot be composed must not be written down
         return self.journal.charge(charge) if self.journal is not None else charge
-
-    def _record(self, charge: Charge) -> None:
-        if charge.federation is not None:
-            self.accountant.record(charge.federation)
-        plan, rounds = self._plans[charge.phase], 1
-        for name, event in charge.clients.items():
-            self.accountant.record(event, name)
-            rounds = event.count // plan.clients[name].steps
-            self._taken[charge.phase, name] += rounds
-        if charge.again:
-            self._again[charge.phase] += rounds
-        else:
-            self._charges[charge.phase] += 1
 
     def told(self, name: str) -> dict[str, float | int | str]:
         """What a client is told to do: σ, q, the steps of a round, and how to compute them."""
@@ -217,123 +227,31 @@ class PrivacyGuard:
             raise ValueError(f"it reported charges={charges!r}, which is not a count")
         self.pay_client(name, charges)
 
-    @property
-    def hidden(self) -> bool:
-        """Whether who took part is secret."""
-        return self.config.privacy.style.protects_clients
-
-    def epsilons(self) -> dict[str, float]:
-        """ε so far, by level: realised, so to be kept private where cohorts are secret."""
-        spent: dict[str, float] = {}
-        if self.plan.clients:
-            spent["sample"] = self.accountant.get_cumulative_sample_epsilon()
-        if self.plan.user_event is not None:
-            spent["user"] = self.accountant.get_cumulative_user_epsilon()
-        return spent
-
-    def published_epsilons(self) -> dict[str, float]:
-        """What may be shown: with hidden cohorts, as if every client had taken part each round."""
-        spent = self.epsilons()
-        if "sample" in spent and self.hidden:
-            spent["sample"] = worst_epsilon(
-                set(self.published_histories().values()),
-                delta=self.plan.delta_sample or 0.0,
-                method=self.accountant.method,
-            )
-        return spent
-
-    def planned_epsilons(self, rounds: int) -> dict[str, float]:
-        """What `epsilons` will be after so many more rounds, in all of which everybody takes part.
-
-        A budget ends a run before it is exceeded.
-        """
-        planned: dict[str, float] = {}
-        if self.plan.clients:
-            after: dict[tuple[Row, ...], History] = {}
-            for name, history in self.published_histories().items():
-                own = self.plan.clients[name]
-                left = rounds
-                if own.participations is not None:
-                    left = max(0, min(rounds, own.participations - self.rounds_shown(name)))
-                ends = history.plus(History([own.round_event.times(left)] if left else []))
-                after.setdefault(tuple(ends.rows()), ends)
-            delta = self.plan.delta_sample or 0.0
-            spent = worst_epsilon(after.values(), delta=delta, method=self.accountant.method)
-            planned["sample"] = _at_most(spent, self.config.privacy.sample.target_epsilon)
-        event = self.plan.user_event
-        if event is not None:
-            more = History([event.times(rounds)] if rounds else [])
-            history = self.accountant.history("client").plus(more)
-            delta = self.plan.delta_user or 0.0
-            spent = history.epsilon(delta=delta, method=self.accountant.method)
-            planned["user"] = _at_most(spent, self.config.privacy.user.target_epsilon)
-        return planned
-
-    def published_histories(self) -> dict[str, History]:
-        """What each client's records went through, as it may be shown: see `published_epsilons`."""
-        if not self.hidden:
-            return {name: self.accountant.history("record", name) for name in self.plan.clients}
-        made: dict[tuple[PrivacyEvent, ...], History] = {}
-        shown = {}
-        for name in self.plan.clients:
-            events = tuple(self._most(name))
-            shown[name] = made.setdefault(events, History(events))
-        return shown
-
-    def _most(self, name: str) -> Iterable[PrivacyEvent]:
-        """The most that a client can have spent in each phase, whoever took part."""
-        for phase, plan in sorted(self._plans.items()):
-            own: ClientPlan | None = plan.clients.get(name)
-            rounds = self.rounds_shown(name, phase)
-            if own is not None and rounds > 0:
-                yield own.round_event.times(rounds)
-
-    def rounds_shown(self, name: str, phase: int | None = None) -> int:
-        """Rounds of a phase that a client counts with in public."""
-        phase = self.phase if phase is None else phase
-        plan = self._plans[phase].clients.get(name)
-        if plan is None:
-            return 0
-        if not self.hidden:
-            return self._taken[phase, name]
-        charged = self._charges[phase]
-        most = charged if plan.participations is None else plan.participations
-        return min(charged, most) + self._again[phase]
-
-    def all_rounds_shown(self, name: str) -> int:
-        """Rounds that a client counts with in public, over all phases."""
-        return sum(self.rounds_shown(name, phase) for phase in self._plans)
-
     def spent(self, rounds: int) -> Spent:
         """What a new phase must count in: as it may be shown, so that no σ tells who took part."""
         return Spent(
             rounds=rounds,
             clients=self.published_histories() if self.plan.clients else {},
-            participations={name: self.all_rounds_shown(name) for name in self.plan.clients},
+            participations={name: self.all_rounds_shown(name) for name in self.everybody},
             federation=self.accountant.history("client"),
         )
 
     def rounds_left(self) -> int | None:
-        """How many more rounds like this one the budgets hold; None without a budget.
-
-        With hidden cohorts a client counts as if it had taken part in every round.
-        """
+        """How many of the planned rounds the budgets still hold; None without a budget."""
         left = []
-        event: PrivacyEvent | None = self.plan.user_event
-        if event is not None and self.config.privacy.user.target_epsilon is not None:
-            left.append(self.accountant.remaining_rounds(event))
+        if self.plan.user_event is not None and self.config.privacy.user.target_epsilon is not None:
+            left.append(self._rounds.most(self._budget(None)) - self._charges[self.phase])
         if self.plan.clients and self.config.privacy.sample.target_epsilon is not None:
-            left.append(max(self._client_rounds(name) for name in self.plan.clients))
-        return min(left) if left else None
+            own = [each for name in self.plan.clients if (each := self._own_left(name)) is not None]
+            left += [max(own)] if len(own) == len(self.plan.clients) else []
+        return max(0, min(left)) if left else None
 
-    def _client_rounds(self, name: str) -> int:
-        plan = self.plan.clients[name]
-        allowed = self.accountant.remaining_rounds(plan.round_event, name)
-        if plan.participations is None:
-            return allowed
-        left = plan.participations - self.rounds_shown(name)
-        return max(0, left) if self.hidden else max(0, min(left, allowed))
-
-
-def _at_most(epsilon: float, target: float | None) -> float:
-    return epsilon if target is None else min(epsilon, target)
+    def _own_left(self, name: str) -> int | None:
+        """Rounds that one client's records have left; None where they never end the run."""
+        within = self._rounds.most(self._budget(name))
+        if not self.hidden:
+            return within - self._taken[self.phase, name]
+        again, most = self._again[self.phase], self.plan.clients[name].participations
+        if most is not None and most + again <= within:
+            return None
+        return within - again - self._charges[self.phase]

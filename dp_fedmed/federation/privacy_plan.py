@@ -9,11 +9,19 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dp_fedmed.config import Calibration, Config, ConfigError, TaskKind, TrainingConfig
+from dp_fedmed.config import (
+    AccountantName,
+    Calibration,
+    Config,
+    ConfigError,
+    TaskKind,
+    TrainingConfig,
+)
 from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.federation.shared_events import OLD_RELATION
 from dp_fedmed.privacy import (
     History,
     PrivacyAccountant,
@@ -24,6 +32,9 @@ from dp_fedmed.privacy import (
 from dp_fedmed.privacy.events import Adjacency
 
 logger = logging.getLogger(__name__)
+
+#: With more different clients than this, RDP calibrates each of them: PLD takes a second for ten.
+MOST_TIGHT = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +47,7 @@ class ClientPlan:
     participations: int | None
     noise_multiplier: float
     is_private: bool = True
-    adjacency: Adjacency = "add_remove"
+    adjacency: Adjacency = "zero_out"
 
     @property
     def round_event(self) -> PrivacyEvent:
@@ -77,6 +88,8 @@ class PrivacyPlan:
         clients = {}
         for entry in content["clients"]:
             settings = {key: value for key, value in entry.items() if key != "names"}
+            if settings.get("adjacency") == OLD_RELATION:
+                settings["adjacency"] = "zero_out"
             clients.update(dict.fromkeys(entry["names"], ClientPlan(**settings)))
         event = content["user_event"]
         return cls(
@@ -103,7 +116,7 @@ def record_event(
     noise_multiplier: float,
     sample_rate: float,
     steps: int,
-    adjacency: Adjacency = "add_remove",
+    adjacency: Adjacency = "zero_out",
     is_private: bool = True,
 ) -> PrivacyEvent:
     """So many noised steps with a client's records: all of them, or Poisson batches."""
@@ -126,11 +139,13 @@ def record_event(
 
 
 def record_adjacency(config: Config) -> Adjacency:
-    """How neighbours differ: by a record more or less, or by another one where rows stand alone.
+    """How neighbours differ: a record contributes or not, or is another where rows stand alone.
 
-    The number of released rows is public, so a record cannot be added or removed unseen.
+    A client's number of records is public, in q and in the denominator, so a record cannot be added
+    or removed unseen: its contribution is there, or zero. Of rows that stand alone one could see
+    which is zero.
     """
-    return "replace_one" if config.releases_rows else "add_remove"
+    return "replace_one" if config.releases_rows else "zero_out"
 
 
 def sample_rate(records: int, training: TrainingConfig) -> float:
@@ -177,7 +192,7 @@ def make_plan(
     records: Mapping[str, int],
     sampler: Sampler,
     is_private: bool,
-    spent: Spent = Spent(),  # noqa: B008  # frozen
+    spent: Spent = Spent(),  # frozen
 ) -> PrivacyPlan:
     """Decide every σ, q and T of a run, or of what is left of it.
 
@@ -213,6 +228,11 @@ def make_plan(
         clients=clients,
         user_event=user_event,
     )
+
+
+def with_accountant(config: Config, accountant: AccountantName) -> Config:
+    """The same run under another accountant."""
+    return config.replace(privacy=replace(config.privacy, accountant=accountant))
 
 
 def default_delta(units: int) -> float:
@@ -291,6 +311,9 @@ def _sample_sigmas(
     """Each client's σ; clients that are alike in q, T and the past are calibrated once."""
     found: dict[object, float] = {}
     sigmas = {}
+    if len({shape for shape in shapes.values() if shape[0] < 1.0}) > MOST_TIGHT:
+        # An upper bound of what the enforcing accountant gives, so never too little noise.
+        config = with_accountant(config, AccountantName.rdp)
     for name, (q, steps) in shapes.items():
         before, rounds = spent.clients.get(name, History()), left[name]
         alike = (q, steps, rounds, tuple(before.rows()))
@@ -318,7 +341,7 @@ def _calibrated(
             f"a larger one, for example new_phase=true privacy.{level}.target_epsilon="
             f"{2 * target:g}"
         )
-    adjacency = record_adjacency(config) if level == "sample" else "add_remove"
+    adjacency = record_adjacency(config) if level == "sample" else "zero_out"
     try:
         if not before:
             # A replacement moves what is released by twice as much as a removal.

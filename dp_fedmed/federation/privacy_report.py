@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from dp_fedmed.config import Config, PrivacyStyle, TaskKind, Topology
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
+from dp_fedmed.federation.settings import not_against_server
 from dp_fedmed.privacy import History, group_epsilon
 from dp_fedmed.privacy.composition import Method
 
@@ -25,10 +27,15 @@ OUTSIDE_ANOMALY = (
     "shows test images as they are"
 )
 OUTSIDE_PARTITION = (
-    "partition.png and partition.json of a simulation, which show how many records of each class a "
-    "client holds"
+    "partition.png and partition.json of a simulation, which show how many records of each class, "
+    "or of each range of the target, a client holds"
 )
 OUTSIDE_PICTURES = "pictures.png, which shows test images as they are"
+OUTSIDE_POINTS = "evaluation.json, which holds test records' targets and predictions as they are"
+ODOMETER = (
+    "the choice of later phases after looking at earlier results: ε is then an odometer's reading, "
+    "which holds for the phases as they were run, and not a bound that was fixed beforehand"
+)
 OUTSIDE_CLIENT_METRICS = (
     "training losses and metrics of clients: they are kept in private/ and are not to be published"
 )
@@ -57,17 +64,29 @@ def no_privacy(config: Config) -> dict[str, Any]:
 
 
 def privacy_report(
-    config: Config, guard: PrivacyGuard, rounds: int, all_runs: dict[str, Any] | None = None
+    config: Config,
+    guard: PrivacyGuard,
+    rounds: int,
+    all_runs: dict[str, Any] | None = None,
+    *,
+    final: bool = True,
 ) -> dict[str, Any]:
     """The report after so many rounds.
 
     Cohorts are secret in user and hybrid styles, so there each client is shown with the most
     rounds that it can have taken part in, not with those that it did.
+
+    Args:
+        config: the run's configuration.
+        guard: what was spent.
+        rounds: how many are done.
+        all_runs: what all runs on the same data have spent, if they share a ledger.
+        final: whether the run ends here; in between, what takes long is bounded or left out.
     """
     style = config.privacy.style
     guarantees = []
     if guard.plan.clients:
-        guarantees.append(_record_guarantee(config, guard))
+        guarantees.append(_record_guarantee(config, guard, final=final))
     if guard.plan.user_event is not None:
         guarantees.append(_client_guarantee(config, guard))
     private = guard.accountant.is_private and config.privacy.noise_seed is None
@@ -83,7 +102,8 @@ def privacy_report(
             "epsilon": math.fsum(g["epsilon"] for g in guarantees),
             "delta": math.fsum(g["delta"] for g in guarantees),
         },
-        "outside_the_guarantee": _outside(config),
+        "phases": guard.phases,
+        "outside_the_guarantee": [*_outside(config), *([ODOMETER] if guard.phases > 1 else [])],
         "trust_boundary": _trust_boundary(config),
         "noise_is_private": private,
     }
@@ -117,7 +137,11 @@ def observers(config: Config, guarantees: list[dict[str, Any]]) -> list[dict[str
 
 
 def _outside(config: Config) -> list[str]:
-    own = {TaskKind.anomaly: [OUTSIDE_ANOMALY], TaskKind.segmentation: [OUTSIDE_PICTURES]}
+    own = {
+        TaskKind.anomaly: [OUTSIDE_ANOMALY],
+        TaskKind.segmentation: [OUTSIDE_PICTURES],
+        TaskKind.regression: [OUTSIDE_POINTS],
+    }
     return [
         OUTSIDE_VALIDATION,
         *own.get(config.task.kind, []),
@@ -134,21 +158,17 @@ def _trust_boundary(config: Config) -> str:
         "simulated: the clients' keys derive from the run's key on one machine; in a "
         "deployment each client draws its own and the server never has it"
     )
-    if not config.record_noise_at_server:
-        return simulated
-    return (
-        f"{simulated}. The server is trusted: clients send it exact means of their images' "
-        "vectors, and it adds the noise (anomaly.server_trusted=false has each client add its own)"
-    )
+    return ". ".join([simulated, *not_against_server(config)])
 
 
-def _record_guarantee(config: Config, guard: PrivacyGuard) -> dict[str, Any]:
+def _record_guarantee(config: Config, guard: PrivacyGuard, *, final: bool) -> dict[str, Any]:
     delta = guard.plan.delta_sample or 0.0
     method: Method = config.privacy.accountant.value
     histories = guard.published_histories()
+    epsilons = guard.client_epsilons(histories, exact=final)
     clients: dict[str, dict[str, Any]] = {}
-    for name, plan in guard.plan.clients.items():
-        history = histories[name]
+    for name, history in histories.items():
+        plan = guard.last_plan(name)
         clients[name] = {
             "records": plan.records,
             "noise_multiplier": plan.noise_multiplier,
@@ -156,12 +176,13 @@ def _record_guarantee(config: Config, guard: PrivacyGuard) -> dict[str, Any]:
             "steps": sum(steps for _, _, steps in history.rows()),
             "rounds": guard.all_rounds_shown(name),
             "history": history.rows(),
-            "epsilon": history.epsilon(delta=delta, method=method),
+            "epsilon": epsilons[name],
         }
-    worst = max(clients, key=lambda name: clients[name]["epsilon"])
+        if name not in guard.plan.clients:
+            clients[name]["left"] = True
+    worst = max(clients, key=lambda name: epsilons[name])
     is_statistic = config.task.kind is TaskKind.anomaly
-    epsilon, other = _both(histories[worst], delta, method)
-    return _group_guarantee(config, histories[worst], delta) | {
+    return _group_guarantee(config, histories, epsilons, delta, final=final) | {
         "unit": "record",
         "unit_in_words": (
             f"one {'image' if is_statistic else 'record'} of one site; a patient with several "
@@ -171,11 +192,12 @@ def _record_guarantee(config: Config, guard: PrivacyGuard) -> dict[str, Any]:
         "sampling": _record_sampling(config),
         "max_grad_norm": config.privacy.sample.max_grad_norm,
         "noise_added_by": "the server" if config.record_noise_at_server else "each client",
-        "epsilon": epsilon,
+        "epsilon": epsilons[worst],
+        "epsilon_of_one_round": guard.epsilon_of_one_round("record"),
         "delta": delta,
         "target_epsilon": config.privacy.sample.target_epsilon,
         "accountant": str(config.privacy.accountant),
-        "epsilon_by_other_accountant": other,
+        "epsilon_by_other_accountant": _other(histories[worst], delta, method),
         "worst_client": worst,
         "rounds_shown": "planned worst case" if guard.hidden else "realised",
         "assumption": _assumption(config),
@@ -185,6 +207,11 @@ def _record_guarantee(config: Config, guard: PrivacyGuard) -> dict[str, Any]:
 
 def _assumption(config: Config) -> str:
     worst = "a record sits at one site only: the guarantee is the worst client's"
+    if config.data.group_by is not None:
+        worst += (
+            "; all records of a patient are at one site, which a simulation checks and each "
+            "deployed site promises"
+        )
     if config.federation.topology is Topology.local_only:
         return f"{worst}, for all clients' models together; each model alone has its own client's ε"
     return worst
@@ -202,18 +229,44 @@ def _record_sampling(config: Config) -> str:
     )
 
 
-def _group_guarantee(config: Config, history: History, delta: float) -> dict[str, Any]:
-    """What the record-level guarantee is worth for one patient."""
+def _group_guarantee(
+    config: Config,
+    histories: Mapping[str, History],
+    epsilons: Mapping[str, float],
+    delta: float,
+    *,
+    final: bool,
+) -> dict[str, Any]:
+    """What the record-level guarantee is worth for one patient: at the client where it is worst.
+
+    That need not be the client with the largest ε for a record. It takes long, so that a report
+    between rounds promises a patient nothing yet.
+    """
     if config.data.group_by is None:
         return {"group": None}
     size = config.data.max_records_per_group
+    note = "targets and budgets are per record; this is their worth for a patient"
+    found: dict[str, float] = {}
+    if size == 1:
+        found = dict(epsilons)
+    elif final:
+        found = {
+            name: group_epsilon(history, size=size, delta=delta)
+            for name, history in histories.items()
+        }
+    else:
+        note += "; it is computed when the run ends"
+    worst = max(found, key=lambda name: found[name], default=None)
     return {
         "group": {
-            "unit_in_words": f"one patient with at most {size} records, all at one site",
+            "unit_in_words": (
+                f"one patient with at most {size} record{'' if size == 1 else 's'}, all at one site"
+            ),
             "max_records": size,
-            "epsilon": group_epsilon(history, size=size, delta=delta) if history else 0.0,
+            "epsilon": None if worst is None else found[worst],
             "delta": delta,
-            "note": "targets and budgets are per record; this is their worth for a patient",
+            "worst_client": worst,
+            "note": note,
         }
     }
 
@@ -224,7 +277,6 @@ def _client_guarantee(config: Config, guard: PrivacyGuard) -> dict[str, Any]:
         raise ValueError("no client-level guarantee in this style")
     delta = guard.plan.delta_user or 0.0
     history = guard.accountant.history("client")
-    epsilon, other = _both(history, delta, config.privacy.accountant.value)
     return {
         "unit": "client",
         "unit_in_words": "one whole client with all its records",
@@ -236,42 +288,41 @@ def _client_guarantee(config: Config, guard: PrivacyGuard) -> dict[str, Any]:
         "clipping": str(config.privacy.user.clipping),
         "steps": sum(steps for _, _, steps in history.rows()),
         "history": history.rows(),
-        "epsilon": epsilon,
+        "epsilon": guard.accountant.get_cumulative_user_epsilon(),
+        "epsilon_of_one_round": guard.epsilon_of_one_round("client"),
         "delta": delta,
         "target_epsilon": config.privacy.user.target_epsilon,
         "accountant": str(config.privacy.accountant),
-        "epsilon_by_other_accountant": other,
-        "assumption": "cohorts stay secret: amplification by sampling rests on it",
+        "epsilon_by_other_accountant": _other(history, delta, config.privacy.accountant.value),
+        "assumption": (
+            "cohorts stay secret: amplification by sampling rests on it"
+            if event.key[2] < 1.0
+            else "none about cohorts: no amplification by sampling is claimed"
+        ),
     }
 
 
-def _both(history: History, delta: float, method: Method) -> tuple[float, dict[str, float] | None]:
-    """ε by the accountant in force, and by the other one."""
+def _other(history: History, delta: float, method: Method) -> dict[str, float] | None:
+    """ε by another accountant than the one in force: RDP, unless that is it."""
     if not history:
-        return 0.0, None
+        return None
     other: Method = "pld" if method == "rdp" else "rdp"
-    return history.epsilon(delta=delta, method=method), {
-        other: history.epsilon(delta=delta, method=other)
-    }
+    return {other: history.epsilon(delta=delta, method=other)}
 
 
-def checkpoint_section(guard: PrivacyGuard) -> dict[str, Any]:
+def checkpoint_section(guard: PrivacyGuard, *, final: bool = True) -> dict[str, Any]:
     """The privacy section of a checkpoint: what the accounting protocol says one must hold."""
     histories = guard.published_histories() if guard.plan.clients else {}
-    delta = guard.plan.delta_sample
-    worst = max(
-        histories.values(),
-        key=lambda h: h.epsilon(delta=delta or 0.0, method=guard.accountant.method),
-        default=History(),
-    )
-    spent = guard.published_epsilons()
+    delta, epsilons = guard.plan.delta_sample, guard.client_epsilons(histories, exact=final)
+    worst = max(histories, key=lambda name: epsilons[name], default=None)
+    spent = guard.published_epsilons(exact=final)
     return {
         "style": str(guard.config.privacy.style),
         "phase": guard.phase,
         "accountant": guard.accountant.method,
         "target_delta": delta if delta is not None else guard.plan.delta_user,
         "user_target_delta": guard.plan.delta_user,
-        "sample_history": worst.rows(),
+        "sample_history": [] if worst is None else histories[worst].rows(),
         "user_history": guard.accountant.get_history("client"),
         "cumulative_sample_epsilon": spent.get("sample", 0.0),
         "cumulative_user_epsilon": spent.get("user", 0.0),

@@ -180,7 +180,7 @@ class _Resumption:
                 self.ledger.torn,
             )
         self._check_settings_file()
-        before = from_yaml(self.history.configs[-1])
+        before = from_yaml(self.history.configs[-1], self.path)
         differences = changed(before, self.config)
         refuse_other_run(differences)
         self._check_heads()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.numpy import load_file
 
 from dp_fedmed.config import Config, ConfigError
 from dp_fedmed.federation.checkpoint import to_bytes
-from dp_fedmed.federation.durable import write_file
+from dp_fedmed.federation.durable import LOCK_FILE, write_file
 
 CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
@@ -23,8 +24,26 @@ CARD_FILE = "privacy_card.md"
 EVALUATION_FILE = "evaluation.json"
 PARTITION_FILE = "partition.json"
 LOG_FILE = "run.log"
-CLIENTS_LOG = "clients.log"
 PRIVATE_FILE = "rounds.jsonl"
+
+
+def refuse_foreign(path: Path, but: str = LOCK_FILE) -> None:
+    """Refuse a folder with files that no run wrote: they would be mixed with a run's.
+
+    Args:
+        path: the folder.
+        but: a file that may be there already.
+
+    Raises:
+        ConfigError: naming some of them.
+    """
+    held = sorted(entry.name for entry in path.iterdir() if entry.name not in (LOCK_FILE, but))
+    if held and CONFIG_FILE not in held:
+        more = f" and {len(held) - 3} more" if len(held) > 3 else ""
+        raise ConfigError(
+            f"run_dir={path} is not empty and is no run's: it holds {', '.join(held[:3])}{more}; "
+            f"give a folder of its own, for example run_dir={path / 'my_run'}"
+        )
 
 
 class RunDirectory:
@@ -48,6 +67,7 @@ class RunDirectory:
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
+            refuse_foreign(path)
             with open(path / CONFIG_FILE, "x", encoding="utf-8") as file:
                 file.write(config.to_yaml())
         except FileExistsError:
@@ -75,6 +95,19 @@ class RunDirectory:
         with os.fdopen(os.open(file, flags, 0o600), "a", encoding="utf-8") as handle:
             handle.write(json.dumps(row, allow_nan=False) + "\n")
 
+    def private_rows(self) -> list[dict[str, Any]]:
+        """Every whole line of `private/rounds.jsonl`."""
+        file, rows = self._private_folder() / PRIVATE_FILE, []
+        for line in file.read_bytes().splitlines() if file.is_file() else []:
+            with suppress(ValueError):
+                rows.append(json.loads(line))
+        return rows
+
+    def write_private(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a JSON file that is nobody's but the operator's."""
+        text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
+        write_file(self._private_folder() / name, text.encode(), mode=0o600)
+
     def log_file(self, *, secret: bool) -> Path:
         """Where log lines go: into `private/` where they would show who took part."""
         if not secret:
@@ -82,11 +115,6 @@ class RunDirectory:
         file = self._private_folder() / LOG_FILE
         file.touch(mode=0o600)
         return file
-
-    @property
-    def clients_log(self) -> Path:
-        """Where simulated clients write what they may not tell the server."""
-        return self._private_folder() / CLIENTS_LOG
 
     def _private_folder(self) -> Path:
         folder = self.path / "private"

@@ -237,7 +237,8 @@ class RunStore:
 def data_digest(key: MacKey, data: DataSet) -> str:
     """Keyed digest of all three parts of a data set."""
     parts = (data.train, data.val, data.test)
-    return key.digest(array for part in parts for array in (part.x, part.y)).hex()
+    arrays = (a for part in parts for a in (part.x, part.y, part.site, part.patient))
+    return key.digest(array for array in arrays if array is not None).hex()
 
 
 def destroy_key(file: Path) -> None:

@@ -6,6 +6,7 @@ so); a deployed client makes its own in its state directory, and the server neve
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dp_fedmed.config import Config, ConfigError
+from dp_fedmed.federation.failures import SiteRefused
 from dp_fedmed.federation.settings import computed_from
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.noise import NoiseKey, NoiseStream, Purpose, StreamId, public_digest
@@ -88,9 +90,10 @@ def client_key(config: Config, node_config: Mapping[str, Any], name: str, phase:
         path = _own_folder(node_config) / CLIENT_KEY_FILE
         return NoiseKey.load(path) if path.exists() else NoiseKey.create(path)
     if "partition-id" not in node_config:
-        raise ConfigError(
+        raise SiteRefused(
             "a deployed client keeps its own noise key: start its SuperNode with "
-            "--node-config \"client-id='…' state-dir='/var/lib/dp_fedmed'\""
+            "--node-config \"client-id='…' state-dir='/var/lib/dp_fedmed'\"",
+            "it has no state-dir in its node-config",
         )
     run_key = NoiseKey.load(key_file(config.run_dir, phase))
     return run_key.derive("client", name)
@@ -99,12 +102,23 @@ def client_key(config: Config, node_config: Mapping[str, Any], name: str, phase:
 def _own_folder(node_config: Mapping[str, Any]) -> Path:
     """A deployed client's `state-dir`, made if needed; nobody else may look or write into it."""
     folder = Path(str(node_config["state-dir"]))
-    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        writable = os.access(folder, os.W_OK | os.X_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        raise SiteRefused(
+            f"node-config state-dir={folder} cannot be written by whoever runs this SuperNode: "
+            "give it a folder of its own",
+            "its state-dir cannot be written",
+        )
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & 0o077:
-        raise ConfigError(
+        raise SiteRefused(
             f"node-config state-dir={folder} has mode {mode:04o}, so others could change what this "
-            "client has spent: give it to its owner alone with chmod 700"
+            "client has spent: give it to its owner alone with chmod 700",
+            "its state-dir is open to others",
         )
     return folder
 
@@ -114,7 +128,13 @@ def client_ledger_key(config: Config, node_config: Mapping[str, Any], name: str)
     if "state-dir" in node_config:
         path = _own_folder(node_config) / LEDGER_KEY_FILE
         return MacKey.load(path) if path.exists() else MacKey.create(path)
-    run_key = MacKey.load(Path(config.run_dir) / SECRET_FOLDER / LEDGER_KEY_FILE)
+    file = Path(config.run_dir) / SECRET_FOLDER / LEDGER_KEY_FILE
+    if not file.is_file():
+        raise ConfigError(
+            f"run_dir={config.run_dir} is not there on the machine of {name}: simulated clients "
+            "keep their keys and ledgers in it, so give a folder that every Ray node shares"
+        )
+    run_key = MacKey.load(file)
     return run_key.derive("client", name)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import logging
+import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,14 +16,16 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
-from dp_fedmed.config import Clipping, Config, ConfigError, PrivacyStyle
-from dp_fedmed.data import held_by_sites, load_data
+from dp_fedmed.config import Clipping, Config, ConfigError, PrivacyStyle, better
+from dp_fedmed.data import load_data, training_parts
 from dp_fedmed.data.registry import refuse_other_kind
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.checkpoint import Checkpoint, CheckpointError
 from dp_fedmed.federation.client_level import ClientLevelMechanism
 from dp_fedmed.federation.exchange import EngineLost
-from dp_fedmed.federation.nodes import Node
+from dp_fedmed.federation.nodes import Node, check_ready
+from dp_fedmed.federation.participation import PARTICIPATION_FILE, Participation
+from dp_fedmed.federation.plan_outlook import warnings_of_run
 from dp_fedmed.federation.privacy_guard import BudgetSpent, PrivacyGuard
 from dp_fedmed.federation.privacy_plan import PrivacyPlan, Spent, make_plan
 from dp_fedmed.federation.privacy_report import checkpoint_section, no_privacy, privacy_report
@@ -58,6 +63,7 @@ class RunResult:
     test: dict[str, float] = field(default_factory=dict)
     clients: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
+    participation: Participation | None = None  # where it is no secret
 
 
 class ServerRun:
@@ -74,6 +80,7 @@ class ServerRun:
         self.result = RunResult(run_dir=self.directory.path)
         self.guard: PrivacyGuard | None = None
         self.mechanism: ClientLevelMechanism | None = None
+        self._shown: dict[str, float] = {}  # ε by level, as the last row has it
         self._best: ArrayRecord | None = None
         self._validated = -1
         self._refuse_other_data()
@@ -92,6 +99,8 @@ class ServerRun:
         if self.store.start is not None:
             initial = self._go_on_from(self.store.start)
         strategy.arrays = initial
+        timeout = config.federation.connect_timeout
+        check_ready(grid, nodes, self._told_to, timeout=timeout)
         try:
             self.store.begin(self.guard.plan if self.guard is not None else None, self._data_digest)
             environment = environment_after(self.directory.path, self.result.rounds)
@@ -156,6 +165,12 @@ class ServerRun:
             }
         )
 
+    def _told_to(self, name: str) -> ConfigRecord:
+        """What a client would be told with its first round."""
+        return ConfigRecord(
+            {**self._told(), **({} if self.guard is None else self.guard.told(name))}
+        )
+
     def _go_on_from(self, checkpoint: Checkpoint) -> ArrayRecord:
         """Restore what a checkpoint holds, and return its model.
 
@@ -177,6 +192,10 @@ class ServerRun:
         if self.mechanism is not None and adapts and same_phase:
             self.mechanism.clip_norm = float(details["clip_norm"])
         self.result.rounds = checkpoint.server_round
+        with contextlib.suppress(ValueError):  # damaged; the ledger is the truth, not this
+            for past in self.directory.metrics():
+                if past.get("round", math.inf) <= checkpoint.server_round:
+                    self._shown.update(past.get("epsilon") or {})
         best = details.get("best")
         if best is not None:
             number = int(best["round"])
@@ -204,8 +223,7 @@ class ServerRun:
         if self.private:
             plan = self._spend_on(nodes, sampler)
             self.mechanism = self.learner.mechanism(plan, sampler)
-            advice = self.learner.advice(plan, sampler)
-            if advice is not None:
+            for advice in self._advice(plan, nodes, sampler):
                 logger.warning("%s", advice)
                 self.display.note(advice)
         return DPStrategy(
@@ -221,6 +239,16 @@ class ServerRun:
             stop=self.stop,
         )
 
+    def _advice(self, plan: PrivacyPlan, nodes: dict[str, Node], sampler: Sampler) -> Iterator[str]:
+        """What `dp-fedmed plan` would have warned of, when a run begins."""
+        advice = self.learner.advice(plan, sampler)
+        if advice is not None:
+            yield advice
+        if self.store.start is None:
+            records = {name: node.records or 0 for name, node in nodes.items()}
+            weights = sum(value.size for value in self.learner.initial().values())
+            yield from warnings_of_run(self.config, records, weights)
+
     def _spend_on(self, nodes: dict[str, Node], sampler: Sampler) -> PrivacyPlan:
         """Plan what is spent, and set up its guard."""
         records = {name: node.records or 0 for name, node in nodes.items()}
@@ -232,6 +260,8 @@ class ServerRun:
         store = self.store
         past = {number: old for number, old in store.past.items() if number != store.phase}
         self.guard = PrivacyGuard(self.config, plan, store.journal, past)
+        if not store.has_phase:
+            self.guard.require_one_round()
         return plan
 
     def _begin_phase(self, records: dict[str, int], sampler: Sampler) -> PrivacyPlan:
@@ -304,10 +334,10 @@ class ServerRun:
             )
 
     def _describe_clients(self) -> None:
-        """Who has what, as a picture: only a simulation knows."""
+        """Who trains on what, as a picture: only a simulation knows."""
         from dp_fedmed.reporting.partition import partition_rows, plot_partition
 
-        parts = held_by_sites(self.data, self.config)
+        parts = training_parts(self.config, self.data)
         held = {"schema": 1, "clients": partition_rows(self.data, parts)}
         self.directory.write_json(PARTITION_FILE, held, durable=False)
         plot_partition(self.data, parts, self.directory.path / PARTITION_PICTURE)
@@ -321,7 +351,7 @@ class ServerRun:
             return MetricRecord(dict(metrics)) if metrics else None
         wanted = metrics.get(self.config.task.metric)
         held = self.result.val.get(self.config.task.metric)
-        sign = -1.0 if self.config.task.metric == "loss" else 1.0
+        sign = better(self.config.task.metric)
         if wanted is None and self._best is None:  # nothing to choose by: the last is kept
             self.result.val, self.result.selected_round = metrics, server_round
         elif wanted is not None and (held is None or sign * wanted > sign * held):
@@ -348,11 +378,17 @@ class ServerRun:
             seen["fairness"] = self._fairness(record)
         if self.guard is None:
             self.directory.append_metrics(row | seen)
+            private = {"round": record.server_round, "names": record.cohort}
+            self.directory.append_private(private | {"failed": seen["failed"]})
         else:
-            row["epsilon"] = self.guard.published_epsilons()
+            # Not exact at the end either, lest it be below the bounds of earlier rounds.
+            for level, epsilon in self.guard.published_epsilons(exact=False).items():
+                self._shown[level] = max(epsilon, self._shown.get(level, 0.0))
+            row["epsilon"] = dict(self._shown)
             self.directory.append_metrics(row)
             private = {"round": record.server_round, "names": record.cohort, **seen}
-            self.directory.append_private(private | {"epsilon": self.guard.epsilons()})
+            spent = self.guard.epsilons(exact=False)
+            self.directory.append_private(private | {"epsilon": spent})
             self._write_report(record.server_round)
             record = public_record(record, row["epsilon"])
             left = self.guard.rounds_left()
@@ -360,11 +396,16 @@ class ServerRun:
         self._checkpoint(record.server_round)
         self.display.round(record)
 
+    @property
+    def _is_last(self) -> bool:
+        """Whether the round is the last that is planned: what is spent is then told exactly."""
+        return self.result.rounds == self.config.federation.num_rounds
+
     def _fairness(self, record: RoundRecord) -> dict[str, float]:
         """How evenly the task's metric is spread over clients."""
         metric = self.config.task.metric
         values = [own[metric] for own in record.client_metrics.values() if metric in own]
-        return fairness(values)
+        return fairness(values, metric)
 
     def _checkpoint(self, server_round: int, *, always: bool = False) -> None:
         """Make the round's state durable, every so many rounds and at the end."""
@@ -378,7 +419,11 @@ class ServerRun:
         head = self.store.ledger.durable_head
         if head is None:
             raise ValueError("a run's ledger begins with its settings")
-        section = {"style": "none"} if self.guard is None else checkpoint_section(self.guard)
+        section = (
+            {"style": "none"}
+            if self.guard is None
+            else checkpoint_section(self.guard, final=self._is_last)
+        )
         checkpoint = Checkpoint(
             server_round=server_round,
             model=model_arrays.from_record(self.strategy.arrays),
@@ -405,7 +450,9 @@ class ServerRun:
                     delta_record=plan.delta_sample or plan.delta_user or 1e-5,
                     delta_client=plan.delta_user or plan.delta_sample or 1e-5,
                 )
-            report = privacy_report(self.config, self.guard, rounds, all_runs)
+            report = privacy_report(self.config, self.guard, rounds, all_runs, final=durable)
+        if self.result.participation is not None:
+            report["contributed_less"] = self.result.participation.less
         self.directory.write_json(REPORT_FILE, report, durable=durable)
 
     def _finish(self, last: ArrayRecord) -> None:
@@ -428,6 +475,10 @@ class ServerRun:
                 "test": self.result.test,
             }
         )
+        participation = Participation.of(self.directory.private_rows())
+        self.directory.write_private(PARTICIPATION_FILE, participation.to_json())
+        if not self.strategy.hides_cohorts:
+            self.result.participation = participation
         self._write_report(self.result.rounds, durable=True)
         done = self.result.rounds == self.config.federation.num_rounds
         if self.result.stopped.startswith(BUDGET) and rounds not in self.store.committed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dp_fedmed.config import Config, ConfigError, get, leaf_keys
+from dp_fedmed.config import Config, ConfigError, Topology, get, leaf_keys
 
 #: What may differ between two stretches of one run without touching what a round computes.
 ELSEWHERE = (
@@ -115,3 +115,27 @@ def describe_changes(differences: dict[str, tuple[Any, Any]]) -> str:
     'training.lr=0.1 (now 0.2)'
     """
     return ", ".join(f"{key}={old} (now {new})" for key, (old, new) in differences.items())
+
+
+def not_against_server(config: Config) -> list[str]:
+    """What the server sees in spite of a guarantee: what the observer table says, in sentences.
+
+    >>> from dp_fedmed.config import compose
+    >>> not_against_server(compose(["privacy=sample"]))
+    []
+    """
+    said = []
+    if config.federation.topology is Topology.centralized and config.privacy.style.protects_records:
+        said.append("One site holds all records and trains: the guarantee is for the model's users")
+    elif config.record_noise_at_server:
+        said.append(
+            "The server is trusted, and promised nothing: clients send it exact means of their "
+            "images' vectors, and it adds the noise (anomaly.server_trusted=false has each client "
+            "add its own)"
+        )
+    if config.privacy.style.protects_clients:
+        said.append(
+            "One client's guarantee is not against the server, which sees each update before it "
+            "adds the noise"
+        )
+    return said

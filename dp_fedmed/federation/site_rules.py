@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dp_fedmed.config import Config, ConfigError
+from dp_fedmed.federation.failures import SiteRefused
 from dp_fedmed.named_code import refuse_code
 
 MAX_EPSILON, DELTA, METRICS, ALLOW = "max-epsilon", "delta", "publish-metrics", "allow-code"
@@ -44,12 +45,19 @@ class SiteRules:
         """The rules in a node-config.
 
         Raises:
-            ConfigError: for a key that is not known, since a rule with a typo would be no rule.
+            SiteRefused: for a key that is not known, since a rule with a typo would be no rule.
 
         >>> SiteRules.of({"client-id": "north", "max-epsilon": 3.0}).max_epsilon
         3.0
         """
-        deployed = SIMULATED[0] not in node_config
+        try:
+            return cls._of(node_config)
+        except ConfigError as error:
+            raise SiteRefused(str(error), "its own rules cannot be read") from None
+
+    @classmethod
+    def _of(cls, node_config: Mapping[str, Any]) -> SiteRules:
+        deployed = cls.is_deployed(node_config)
         for key in node_config:
             if key not in KNOWN and deployed:
                 near = difflib.get_close_matches(key, KNOWN, n=1)
@@ -67,14 +75,24 @@ class SiteRules:
             allow_code=tuple(words),
         )
 
+    @staticmethod
+    def is_deployed(node_config: Mapping[str, Any]) -> bool:
+        """Whether a client is a site of its own, not a part of a simulation."""
+        return SIMULATED[0] not in node_config
+
     def check(self, config: Config) -> None:
         """Refuse settings of a server that this site does not go along with.
 
         Raises:
-            ConfigError: naming the setting and the site's rule.
+            SiteRefused: naming the setting and the site's rule.
         """
-        if not self.deployed:
-            return
+        if self.deployed:
+            try:
+                self._check(config)
+            except ConfigError as error:
+                raise SiteRefused(str(error), "its own rules refuse these settings") from None
+
+    def _check(self, config: Config) -> None:
         how = f"{ALLOW}='{{package}}' in the node-config of this client"
         refuse_code("model._target_", config.model._target_, self.allow_code, how)
         if "." in config.data.name:

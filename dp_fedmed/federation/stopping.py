@@ -1,4 +1,4 @@
-"""Ctrl-C: the first asks a run to stop after its round, the second at once; both can be resumed."""
+"""Ctrl-C or SIGTERM asks to stop after the round, a further Ctrl-C at once; both resumable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StopRequest:
         self._notify: Callable[[], None] | None = None
 
     def ask(self) -> None:
-        """One more Ctrl-C."""
+        """One more Ctrl-C or SIGTERM."""
         self.at_once = self.after_round or self._notify is None
         self.after_round = True
         if not self.at_once and self._notify is not None:
@@ -51,31 +51,33 @@ class StopRequest:
 
 @contextmanager
 def on_ctrl_c(stop: StopRequest, *, in_thread: bool = False) -> Iterator[None]:
-    """Turn Ctrl-C into requests while this lasts; a request for at once is a KeyboardInterrupt.
+    """Turn Ctrl-C and SIGTERM into requests; a request for at once is a KeyboardInterrupt.
 
-    A process that ignores SIGINT, as a shell's background job does, goes on ignoring it.
+    A process that ignores one of them, as a shell's background job does, goes on ignoring it.
 
     Args:
         stop: what is asked.
         in_thread: the run is in another thread, which looks at `stop` itself and must not be left
             behind by an exception here; one request more then ends the process.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT)
-    if not is_main or before in (signal.SIG_IGN, None):
-        yield
-        return
 
     def handle(number: int, frame: object) -> None:
         was_at_once = stop.at_once
+        if number == signal.SIGTERM and stop.after_round and not was_at_once:
+            return  # `timeout` sends it to the process and again to its group
         stop.ask()
         if stop.at_once and not in_thread:
             raise KeyboardInterrupt
         if was_at_once:
             os._exit(130)
 
-    signal.signal(signal.SIGINT, handle)
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                before[number] = signal.signal(number, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -27,6 +27,7 @@ from dp_fedmed.federation.durable import reach
 from dp_fedmed.federation.exchange import exchange
 from dp_fedmed.federation.journal import StoredRelease
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
+from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.federation.replies import LARGEST_NORM, checked_metrics, counted_examples, refusal
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.secrets import RoundSecrets
@@ -37,7 +38,6 @@ from dp_fedmed.privacy.noise import Purpose
 from dp_fedmed.randomness import stream
 
 logger = logging.getLogger(__name__)
-private_logger = logging.getLogger("dp_fedmed.private")  # lines that tell who took part
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -98,6 +98,7 @@ class DPStrategy(Strategy):
         self.on_round = on_round
         self.guard, self.mechanism, self.secrets, self.stop = guard, mechanism, secrets, stop
         self.hides_cohorts = mechanism is not None and mechanism.hides_cohorts
+        self._shown = cohort_logger if self.hides_cohorts else logger
         self.optimizer: ServerStep = step or ServerOptimizer(config)
         self.arrays = ArrayRecord()
         self._names = {node_id: name for name, node_id in self.nodes.items()}
@@ -105,6 +106,7 @@ class DPStrategy(Strategy):
         self._replayed: StoredRelease | None = None
         self._made_secrets: tuple[ArrayRecord, RoundSecrets] | None = None
         self._warned: defaultdict[str, set[str]] = defaultdict(set)
+        self._unasked: set[tuple[str, int]] = set()  # warned of in this run, by log and node
 
     def summary(self) -> None:
         """Log the set-up as a tree."""
@@ -150,7 +152,7 @@ class DPStrategy(Strategy):
                 server_round, self.arrays, train_config or ConfigRecord(), grid
             )
             reach("training:before")
-            replies = exchange(grid, messages, timeout=timeout, stop=self.stop)
+            replies = self._exchange(grid, messages, timeout, self._shown)
             released, train_metrics = self.aggregate_train(server_round, replies)
             if released is not None:
                 self.arrays = result.arrays = released
@@ -342,6 +344,24 @@ class DPStrategy(Strategy):
             messages.append(Message(content, node, message_type, group_id=str(server_round)))
         return messages
 
+    def _exchange(
+        self,
+        grid: Grid,
+        messages: Iterable[Message],
+        timeout: float | None,
+        shown: logging.Logger,
+    ) -> Iterable[Message]:
+        """Replies to messages; what is odd about them is said where it may be."""
+        return exchange(
+            grid,
+            messages,
+            timeout=timeout,
+            stop=self.stop,
+            names=self._names,
+            shown=shown,
+            warned=self._unasked,
+        )
+
     def _part(self, whole: model_arrays.State, name: str) -> ArrayRecord:
         """A client's own model, where each has one."""
         return model_arrays.to_record(dict(self.optimizer.part(whole, name)))
@@ -382,8 +402,7 @@ class DPStrategy(Strategy):
             update = model_arrays.checked(content.array_records["arrays"], like, max_norm=most)
         except (ValueError, KeyError) as error:
             reason = self._record.failed[name] = refusal(error)
-            shown = private_logger if self.hides_cohorts else logger
-            self._warn(shown, name, "contributed nothing", reason)
+            self._warn(self._shown, name, "contributed nothing", reason)
             return None
         return update, examples, metrics.get("train_loss")
 
@@ -418,7 +437,7 @@ class DPStrategy(Strategy):
             self.configure_evaluate(server_round, self.arrays, config or ConfigRecord(), grid)
         )
         if messages:
-            replies = exchange(grid, messages, timeout=timeout, stop=self.stop)
+            replies = self._exchange(grid, messages, timeout, logger)
             metrics = self.aggregate_evaluate(server_round, replies)
             if metrics is not None:
                 result.evaluate_metrics_clientapp[server_round] = metrics

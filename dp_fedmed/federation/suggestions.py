@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dp_fedmed.config import AccountantName, Config, ConfigError, SamplerName, get
-from dp_fedmed.federation.forecast import Forecast, at_delta, with_accountant
-from dp_fedmed.federation.privacy_plan import make_plan
+from dp_fedmed.federation.forecast import Forecast, at_delta
+from dp_fedmed.federation.privacy_plan import make_plan, with_accountant
 from dp_fedmed.federation.sampling import make_sampler
 from dp_fedmed.privacy import PrivacyEvent
 
@@ -58,7 +58,8 @@ class Suggestion:
             what = "gradient" if self.level == "sample" else "update"
             effects.append(f"noise in an averaged {what} {noise}")
         if self.steps[0] != self.steps[1]:
-            effects.append(f"{self.steps[1]} steps instead of {self.steps[0]}")
+            plural = "" if self.steps[1] == 1 else "s"
+            effects.append(f"{self.steps[1]} step{plural} instead of {self.steps[0]}")
         if abs(self.run - 1.0) >= LEAST:
             effects.append(f"signal-to-noise over the run {_percent(1.0, self.run)}")
         before = "" if self.before is None else f" (now {_shown(self.before)})"
@@ -100,7 +101,7 @@ def suggestions(made: Forecast, *, fast: bool = False) -> list[Suggestion]:
     """Changes that lower the noise, those that help most over the run first.
 
     All keep the ε that the plan ends with. Compared by RDP on both sides, which takes
-    milliseconds; PLD is tried itself unless `fast`.
+    milliseconds; `tight` is tried itself unless `fast`.
     """
     if made.plan is None or made.rounds == 0:
         return []
@@ -114,7 +115,7 @@ def suggestions(made: Forecast, *, fast: bool = False) -> list[Suggestion]:
             continue  # not possible with the other settings, or with this target
         found.append(_compared(level, key, get(config, key), after, now, then, "rdp"))
     if not fast and made.method == "rdp":
-        found += _by_pld(config, made, now)
+        found += _by_tight(config, made, now)
     useful = [each for each in found if each is not None and _helps(each)]
     return sorted(useful, key=lambda each: (-round(each.run, 2), each.noise[1] / each.noise[0]))
 
@@ -226,15 +227,15 @@ def _over_run(planned: tuple[PrivacyEvent, int, float]) -> float:
     return math.sqrt(_steps(planned)) / _noise(planned)
 
 
-def _by_pld(config: Config, made: Forecast, now: _Levels) -> Iterator[Suggestion]:
+def _by_tight(config: Config, made: Forecast, now: _Levels) -> Iterator[Suggestion]:
     """What the tighter accountant saves; it calibrates only what has a target."""
     try:
-        then = _levels(with_accountant(config, AccountantName.pld), made)
+        then = _levels(with_accountant(config, AccountantName.tight), made)
     except ConfigError:
         return
     key = "privacy.accountant"
     for level in made.levels:
-        found = _compared(level, key, AccountantName.rdp, AccountantName.pld, now, then, "pld")
+        found = _compared(level, key, AccountantName.rdp, AccountantName.tight, now, then, "tight")
         if found is not None:
             yield found
 

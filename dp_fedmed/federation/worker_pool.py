@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any
 
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -188,6 +189,7 @@ class _Worker:
     process: BaseProcess
     connection: Connection
     slots: list[Arena]
+    kill: Finalize
     jobs: deque[int] = field(default_factory=deque)
     given: int = 0
     taken: int = 0
@@ -210,7 +212,8 @@ class _Worker:
         process.start()
         gc.unfreeze()
         theirs.close()
-        return cls(process, ours, slots)
+        # At our exit multiprocessing asks by SIGTERM, which workers ignore, and waits: kill before.
+        return cls(process, ours, slots, Finalize(None, process.kill, exitpriority=0))
 
     def give(
         self,
@@ -241,7 +244,7 @@ class _Worker:
 
     def stop(self) -> None:
         self.connection.close()
-        self.process.kill()
+        self.kill()
         self.process.join()
         for slot in self.slots:
             slot.close()
@@ -257,7 +260,7 @@ def _work(
 ) -> None:
     """A worker's whole life: take a job, run the app, answer; end when the pool's end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # our parent, which gets it too, ends the round
     # A display may have put its own here, with locks that its thread held when we were forked.
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     for other in inherited:  # else this worker would keep its siblings' pipes open after the pool
@@ -297,7 +300,10 @@ def _answer(
         message = Message(content, node_id, message_type, ttl=ttl, group_id=group_id)
         context = flower_compat.make_context(run_id, node_id, node_config)
         context.state = put_together(state.entries, state.buffers)
-        reply = take_apart(app(message, context).content)
+        answer = app(message, context)
+        if answer.has_error():
+            return answer.error.reason, [], [], None, nothing
+        reply = take_apart(answer.content)
         after = take_apart(context.state)
     except Exception as error:  # whatever a client does wrong costs its own contribution only
         return describe_failure(error), [], [], None, nothing

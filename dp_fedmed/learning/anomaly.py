@@ -18,6 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from dp_fedmed.config import Config, ConfigError
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.client_ledger import RecordPlan
 from dp_fedmed.federation.client_level import ClientLevelMechanism
 from dp_fedmed.federation.privacy_plan import PrivacyPlan, record_adjacency
 from dp_fedmed.federation.record_level import RecordLevelMechanism
@@ -137,11 +138,11 @@ class AnomalyLearner:
         found = anomaly_metrics(image_scores, maps, labels=labels, masks=records.y)
         if split == "val":
             found["threshold"] = threshold(image_scores[labels == 0])
-        if records.groups is not None and len(self.data.group_names) > 1:
-            names = self.data.group_names
-            by_group = grouped_metrics(image_scores, labels, records.groups, names)
-            found |= {f"image_auroc/{name}": value for name, value in by_group.items()}
-            spread = fairness(list(by_group.values()))
+        if records.site is not None and len(self.data.site_names) > 1:
+            names = self.data.site_names
+            by_site = grouped_metrics(image_scores, labels, records.site, names)
+            found |= {f"image_auroc/{name}": value for name, value in by_site.items()}
+            spread = fairness(list(by_site.values()))
             found |= {f"image_auroc/{name}": value for name, value in spread.items()}
         return found
 
@@ -153,8 +154,8 @@ class AnomalyLearner:
         if scorer is None:
             return
         test = self.data.test
-        groups = np.zeros(len(test), np.int64) if test.groups is None else test.groups
-        shown = test.subset(chosen_for_sheet(test.image_labels, groups))
+        sites = np.zeros(len(test), np.int64) if test.site is None else test.site
+        shown = test.subset(chosen_for_sheet(test.image_labels, sites))
         picture_sheet(
             shown.x,
             self._maps(scorer, shown),
@@ -176,7 +177,7 @@ class StatisticPlan:
     noised_by: str
     sample_rate: float = 1.0
     steps: int = 1
-    adjacency: Adjacency = "add_remove"
+    adjacency: Adjacency = "zero_out"
 
     @property
     def in_force(self) -> dict[str, float | str]:
@@ -240,6 +241,9 @@ class AnomalyWork:
             steps=steps,
             adjacency=record_adjacency(self.config),
         )
+
+    def vet(self, plan: RecordPlan, records: Records) -> None:
+        """Each image's vector is bounded by itself; there is no network of the user's."""
 
     def train(self, work: LocalRound) -> tuple[State, dict[str, float]]:
         """Rows for the bank, noised rows, or the mean of the images' vectors."""

@@ -106,6 +106,13 @@ class LocalWork(Protocol):
             ConfigError: if it is not.
         """
 
+    def vet(self, plan: RecordPlan, records: Records) -> None:
+        """What a site of its own tries for itself before it pays: it takes nobody's word for it.
+
+        Raises:
+            ConfigError: if the plan would not protect its records.
+        """
+
     def train(self, work: LocalRound) -> tuple[State, dict[str, float]]:
         """The answer, and metrics that may go with it."""
 

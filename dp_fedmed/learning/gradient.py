@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 from collections.abc import Sequence
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
-from torch import nn
 
 from dp_fedmed.config import Config, ConfigError, GradMode
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.client_ledger import RecordPlan
 from dp_fedmed.federation.client_level import ClientLevelMechanism
 from dp_fedmed.federation.privacy_plan import PrivacyPlan, round_shape
 from dp_fedmed.federation.run_directory import EVALUATION_FILE, RunDirectory
@@ -29,7 +28,7 @@ from dp_fedmed.privacy.noise import Purpose
 from dp_fedmed.randomness import stream
 from dp_fedmed.reporting.picture_sheet import PICTURES_FILE
 from dp_fedmed.tasks import make_task
-from dp_fedmed.tasks.base import confusion_matrix, predicted_classes
+from dp_fedmed.tasks.base import confusion_matrix, predicted_classes, to_tensors
 from dp_fedmed.tasks.local_training import (
     LocalResult,
     make_optimizer,
@@ -38,9 +37,9 @@ from dp_fedmed.tasks.local_training import (
 )
 
 if TYPE_CHECKING:
-    from dp_fedmed.tasks.dp_sgd import DPSGDPlan, PerSampleGradients
+    from dp_fedmed.tasks.dp_sgd import DPSGDPlan
+    from dp_fedmed.tasks.per_sample import PerSampleGradients
 
-COUPLING_TOLERANCE = 1e-3
 MOST_CLASSES = 100  # that a confusion matrix is written for
 LEAST_NOISE = 1e-2  # as in the configuration's own range
 
@@ -69,31 +68,18 @@ class GradientLearner:
         return {}
 
     def settled(self, config: Config) -> Config:
-        """Refuse losses that couple records; measure `auto` once, so that all compute alike."""
-        # A copy: running statistics that see the server's records here must not be sent out.
-        probe = copy.deepcopy(self.model)
-        self._refuse_coupled_records(probe)
-        sample = config.privacy.sample
-        if sample.grad_mode is not GradMode.auto:
-            return config
-        from dp_fedmed.tasks.dp_sgd import fastest_mode
+        """Refuse networks and losses that couple records; decide how gradients are computed."""
+        mode = self._settle(config.privacy.sample.grad_mode)
+        sample = replace(config.privacy.sample, grad_mode=mode)
+        return config.replace(privacy=replace(config.privacy, sample=sample))
 
-        size = min(config.training.batch_size, sample.physical_batch_size)
-        mode = fastest_mode(probe, self.task, self.data.val, size, self.device)
-        privacy = replace(config.privacy, sample=replace(sample, grad_mode=mode))
-        return config.replace(privacy=privacy)
+    def _settle(self, wanted: GradMode) -> GradMode:
+        from dp_fedmed.tasks.record_check import settle_mode
 
-    def _refuse_coupled_records(self, probe: nn.Module) -> None:
-        from dp_fedmed.tasks.dp_sgd import coupling
-
-        found = coupling(probe, self.task, self.data.val, self.device)
-        if found > COUPLING_TOLERANCE:
-            raise ConfigError(
-                f"model._target_={self.config.model._target_} with task.loss="
-                f"{self.config.task.loss} couples records: a record's loss changes by {found:.1%} "
-                "with its batch, so clipping each record bounds nothing; use layers and losses "
-                "that treat records one by one"
-            )
+        x, y = to_tensors(self.data.val, torch.device("cpu"))
+        return settle_mode(
+            self.model, self.task, x, y, wanted=wanted, classes=self.data.num_classes
+        )
 
     def mechanism(self, plan: PrivacyPlan, sampler: Sampler) -> ClientLevelMechanism | None:
         """Whole updates are clipped and noised where clients are protected."""
@@ -119,8 +105,17 @@ class GradientLearner:
         return self.task.evaluate(self.model, self.data.parts()[split], self.device)
 
     def finish(self, state: State, directory: RunDirectory) -> None:
-        """Which test class is taken for which; for segmentation also pictures, worst to best."""
+        """Which test class is taken for which; for segmentation also pictures, worst to best.
+
+        For a regression it is what was predicted against what is true, in the target's unit.
+        """
         self.state.load(state)
+        if self.data.is_regression:
+            from dp_fedmed.tasks.regression import evaluation as compared
+
+            found = compared(self.model, self.data, self.device)
+            directory.write_json(EVALUATION_FILE, found, durable=False)
+            return
         test, classes = self.data.test, self.data.num_classes
         predicted = predicted_classes(self.model, test, self.device)
         if classes <= MOST_CLASSES:
@@ -154,6 +149,7 @@ class GradientWork:
         self.config = config
         self.task = make_task(config.task)
         self._gradients: PerSampleGradients | None = None
+        self._vetted: GradMode | None = None
         self._built: tuple[tuple[int, ...], int] | None = None
 
     @functools.cached_property
@@ -175,9 +171,11 @@ class GradientWork:
             seed=self.config.seed,
         ).to(self.device)
         self.state = model_arrays.ModelState(self.model)
-        self.trainable = {n for n, p in self.model.named_parameters() if p.requires_grad}
+        # A weight that two layers share has two names, and both of them move.
+        named = self.model.named_parameters(remove_duplicate=False)
+        self.trainable = {name for name, p in named if p.requires_grad}
         make_optimizer(self.model, self.config.training)  # the first one makes torch import more
-        self._gradients = None
+        self._gradients, self._vetted = None, None
         self._built = (tuple(input_shape), num_classes)
 
     def accept(self, sent: ArrayRecord) -> State:
@@ -201,6 +199,22 @@ class GradientWork:
             sample_rate=q,
             steps=steps,
         )
+
+    def vet(self, plan: RecordPlan, records: Records) -> None:
+        """Try the network with random weights and records, once per process.
+
+        Raises:
+            ConfigError: if its gradients are not one per record.
+        """
+        from dp_fedmed.tasks.dp_sgd import DPSGDPlan
+        from dp_fedmed.tasks.record_check import settle_mode
+
+        if not isinstance(plan, DPSGDPlan) or self._vetted is plan.grad_mode:
+            return
+        x, y = to_tensors(records.subset(np.arange(min(1, len(records)))), self.device)
+        classes = self._built[1] if self._built is not None else 1
+        settle_mode(self.model, self.task, x, y, wanted=plan.grad_mode, classes=classes)
+        self._vetted = plan.grad_mode
 
     def train(self, work: LocalRound) -> tuple[State, dict[str, float]]:
         """Train on this client's records; the answer is the change of the model."""
@@ -239,19 +253,20 @@ class GradientWork:
             batch_stream=lambda step: secrets.sampling(Purpose.BATCH, step),
             noise_for=lambda step, exact: secrets.noise(Purpose.RECORD_NOISE, exact, step),
             device=self.device,
+            dropout_seed=int(
+                stream(self.config.seed, "dropout", work.name, work.server_round).integers(2**62)
+            ),
         )
 
     def gradients(self, plan: DPSGDPlan) -> PerSampleGradients:
         """The network with Opacus' hooks, attached once per process."""
-        from dp_fedmed.tasks.dp_sgd import PerSampleGradients
+        from dp_fedmed.tasks.per_sample import PerSampleGradients
 
         if self._gradients is not None and self._gradients.mode is not plan.grad_mode:
             self._gradients.close()
             self._gradients = None
         if self._gradients is None:
-            self._gradients = PerSampleGradients(
-                self.model, self.task, plan.grad_mode, plan.max_grad_norm
-            )
+            self._gradients = PerSampleGradients(self.model, self.task, plan.grad_mode)
         return self._gradients
 
     def evaluate(self, received: State, records: Records) -> dict[str, float]:

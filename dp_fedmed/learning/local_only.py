@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_fedmed.config import Config
+from dp_fedmed.config import Config, better
 from dp_fedmed.federation.client_level import ClientLevelMechanism
 from dp_fedmed.federation.privacy_plan import PrivacyPlan
 from dp_fedmed.federation.run_directory import RunDirectory
@@ -199,11 +199,10 @@ def over_clients(metrics: Sequence[Mapping[str, float]], main: str) -> dict[str,
             continue
         found[key] = statistics.fmean(values)
         if key == main:
-            smaller, larger = min(values), max(values)
-            is_loss = main == "loss"
+            ranked = sorted(values, key=lambda value: better(main) * value)
             found[f"{key}/clients_sd"] = statistics.stdev(values) if len(values) > 1 else 0.0
-            found[f"{key}/clients_worst"] = larger if is_loss else smaller
-            found[f"{key}/clients_best"] = smaller if is_loss else larger
+            found[f"{key}/clients_worst"] = ranked[0]
+            found[f"{key}/clients_best"] = ranked[-1]
     return found
 
 

@@ -1,7 +1,7 @@
 """Networks that DP-SGD accepts, and `build_model`, which makes one from the configuration."""
 
 from dp_fedmed.models.build import build_model, layer_problems
-from dp_fedmed.models.classifiers import MLP, SmallCNN, resnet18
+from dp_fedmed.models.classifiers import MLP, SmallCNN, resnet18, small_network
 from dp_fedmed.models.frozen import (
     FilterBankSegmenter,
     FourierLinear,
@@ -21,4 +21,5 @@ __all__ = [
     "compact_linear",
     "layer_problems",
     "resnet18",
+    "small_network",
 ]

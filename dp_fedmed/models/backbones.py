@@ -132,7 +132,11 @@ def make_backbone(
         torch.manual_seed(derive_seed(seed, "backbone") % 2**63)
         network = _random_network(name)
     if name not in WITHOUT_WEIGHTS and weights != RANDOM:
-        state = _hub_weights(name) if weights is None else _file_weights(Path(weights), name)
+        try:
+            state = _hub_weights(name) if weights is None else _file_weights(Path(weights), name)
+        except ConfigError as error:
+            error.path = weights  # where the person is who may see it
+            raise
         _load(network, state, name, weights)
     return Backbone(network, layers=layers or DEFAULT_LAYERS[name])
 

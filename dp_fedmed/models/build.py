@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from dp_fedmed.config import ConfigError, ModelConfig
+from dp_fedmed.models import torchvision_networks
 from dp_fedmed.named_code import import_named
 from dp_fedmed.randomness import derive_seed
 
@@ -32,6 +33,9 @@ def build_model(
         torch.manual_seed(derive_seed(seed, "init") % 2**63)
         model = _made(config, input_shape, num_classes)
         model = _replace_layers(model, fix=config.fix)
+        for module in model.modules():
+            if getattr(module, "inplace", False):
+                module.inplace = False  # type: ignore[assignment]  # hooks need what an activation would overwrite
         _check_output(model, config, tuple(input_shape), num_classes)
     return model
 
@@ -58,9 +62,15 @@ def count_floats(
 def _made(config: ModelConfig, input_shape: Sequence[int], num_classes: int) -> nn.Module:
     """What the target makes of the arguments that it takes."""
     target = _import(config._target_)
-    offered = {"input_shape": tuple(input_shape), "num_classes": num_classes}
+    from_torchvision = torchvision_networks.is_torchvision(target)
+    if from_torchvision:
+        offered = torchvision_networks.arguments(target, input_shape, num_classes)
+    else:
+        named = inspect.signature(target).parameters
+        known = {"input_shape": tuple(input_shape), "num_classes": num_classes}
+        offered = {name: value for name, value in known.items() if name in named}
     try:
-        model = target(**{**_accepted(target, offered), **config.args})
+        model = target(**{**offered, **config.args})
     except Exception as error:  # the user's own code: whatever it raises is named
         raise ConfigError(
             f"model._target_={config._target_}: {type(error).__name__}: {error}"
@@ -69,6 +79,8 @@ def _made(config: ModelConfig, input_shape: Sequence[int], num_classes: int) -> 
         raise ConfigError(
             f"model._target_={config._target_} made a {type(model).__name__}, not a torch.nn.Module"
         )
+    if from_torchvision and len(input_shape) == 3:
+        torchvision_networks.fit_channels(model, input_shape[0])
     return model
 
 
@@ -99,6 +111,12 @@ def _replace_layers(model: nn.Module, *, fix: bool) -> nn.Module:
             "replaced, or use GroupNorm"
         )
     fixed: nn.Module = ModuleValidator.fix(model)
+    for name, module in model.named_modules():
+        norm = fixed.get_submodule(name)
+        if isinstance(module, nn.BatchNorm1d) and isinstance(norm, nn.GroupNorm):
+            # Opacus makes up to 32 groups: of one or two features each, little would be left.
+            sizes = (n for n in range(4, norm.num_channels) if norm.num_channels % n == 0)
+            norm.num_groups = norm.num_channels // next(sizes, norm.num_channels)
     remaining = layer_problems(fixed)
     if remaining:
         raise ConfigError(f"model.fix=true cannot replace {'; '.join(remaining)}")
@@ -134,11 +152,6 @@ def _import(path: str) -> Callable[..., Any]:
         ) from error
 
 
-def _accepted(target: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
-    names = inspect.signature(target).parameters
-    return {name: value for name, value in offered.items() if name in names}
-
-
 def _check_output(
     model: nn.Module, config: ModelConfig, input_shape: tuple[int, ...], num_classes: int
 ) -> None:
@@ -147,9 +160,10 @@ def _check_output(
     try:
         with torch.no_grad():
             shape = tuple(model(torch.zeros(1, *input_shape)).shape)
-    except (RuntimeError, ValueError, TypeError) as error:
+    except Exception as error:  # the user's own code: whatever it raises is named
         raise ConfigError(
-            f"model._target_={config._target_} cannot take a record of shape {input_shape}: {error}"
+            f"model._target_={config._target_} cannot take a record of shape {input_shape}: "
+            f"{type(error).__name__}: {error}"
         ) from error
     if shape[:2] != (1, num_classes):
         raise ConfigError(

@@ -1,10 +1,11 @@
-"""Classifiers without batch statistics: an MLP, a small CNN, and torchvision's ResNet-18."""
+"""Networks without batch statistics: an MLP, a small CNN, and torchvision's ResNet-18."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -79,6 +80,16 @@ class SmallCNN(nn.Module):
         return logits
 
 
+def small_network(input_shape: Sequence[int], num_classes: int, **options: Any) -> nn.Module:
+    """What fits the shape of a record: `SmallCNN` for images, `MLP` for rows of a table.
+
+    >>> [type(small_network(shape, 2)).__name__ for shape in ((30,), (3, 16, 16))]
+    ['MLP', 'SmallCNN']
+    """
+    kind = SmallCNN if len(input_shape) == 3 else MLP
+    return kind(input_shape, num_classes, **options)
+
+
 def resnet18(input_shape: Sequence[int], num_classes: int) -> nn.Module:
     """ResNet-18 of torchvision with GroupNorm; images below 64 px keep their size in the stem.
 
@@ -97,7 +108,4 @@ def resnet18(input_shape: Sequence[int], num_classes: int) -> nn.Module:
         model.maxpool = nn.Identity()
     elif channels != 3:
         model.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
-    for module in model.modules():
-        if isinstance(module, nn.ReLU):
-            module.inplace = False  # per-sample gradient hooks need the pre-activation
     return model

@@ -257,7 +257,7 @@ def _smoothing(size: int, bell: Tensor) -> Tensor:
     rows = torch.arange(size, device=bell.device)
     shifts = torch.arange(-reach, reach + 1, device=bell.device)
     columns = (rows[:, None] + shifts).clamp(0, size - 1)
-    return torch.zeros(size, size, device=bell.device).scatter_add(
+    return torch.zeros(size, size, device=bell.device, dtype=bell.dtype).scatter_add(
         1, columns, bell.expand(size, -1)
     )
 

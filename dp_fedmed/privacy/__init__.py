@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from dp_fedmed.privacy.gaussian import gaussian_delta as gaussian_delta
     from dp_fedmed.privacy.gaussian import gaussian_epsilon as gaussian_epsilon
     from dp_fedmed.privacy.gaussian import gaussian_sigma as gaussian_sigma
+    from dp_fedmed.privacy.group import chained_epsilon as chained_epsilon
     from dp_fedmed.privacy.group import group_epsilon as group_epsilon
+    from dp_fedmed.privacy.group import mixed_epsilon as mixed_epsilon
     from dp_fedmed.privacy.mechanisms import ExponentialMechanism as ExponentialMechanism
     from dp_fedmed.privacy.mechanisms import GaussianMechanism as GaussianMechanism
     from dp_fedmed.privacy.mechanisms import LaplaceMechanism as LaplaceMechanism
@@ -74,7 +76,7 @@ _HOME = {
     "events": ("PrivacyEvent",),
     "expenditure_accountant": ("ExpenditureAccountant",),
     "gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_sigma"),
-    "group": ("group_epsilon",),
+    "group": ("chained_epsilon", "group_epsilon", "mixed_epsilon"),
     "mechanisms": (
         "ExponentialMechanism",
         "GaussianMechanism",

@@ -42,7 +42,7 @@ class PrivacyAccountant:
         target_epsilon: Budget of each guarantee; ``None`` for no budget.
         user_target_delta: δ of the client-level guarantee.
         user_target_epsilon: Budget of the client-level guarantee.
-        method: ``rdp``, ``pld`` or ``exact``: reports and enforces.
+        method: ``rdp``, ``pld``, ``exact`` or ``tight``: reports and enforces.
 
     Example:
         >>> accountant = PrivacyAccountant(1e-5, target_epsilon=8.0)

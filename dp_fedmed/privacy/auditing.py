@@ -1,10 +1,15 @@
-"""One-run auditing: from guesses about who was in the data to a lower bound on ε.
+"""Auditing: from guesses about who was in the data to a lower bound on what a release gives away.
 
-Steinke, Nasr and Jagielski 2023, "Privacy Auditing with One (1) Training Run". Each of m canaries
-is in the data by its own fair coin. An (ε, δ)-DP release cannot let anybody guess many coins right,
-so many right guesses are evidence against ε. The guarantee kept here: for a release that is
-(ε, δ)-DP, `epsilon_lower_bound` exceeds ε with probability at most 1 − confidence, provided that
-the number of guesses was fixed before a score was seen, which is what `plan_guesses` is for.
+One run with many canaries (Steinke, Nasr and Jagielski 2023, "Privacy Auditing with One (1)
+Training Run"): each of m canaries is in the data by its own fair coin. An (ε, δ)-DP release cannot
+let anybody guess many coins right, so many right guesses are evidence against ε. The guarantee kept
+here: for a release that is (ε, δ)-DP, `epsilon_lower_bound` exceeds ε with probability at most
+1 − confidence, provided that the number of guesses was fixed before a score was seen, which is what
+`plan_guesses` is for.
+
+One canary with many releases (Nasr et al. 2023, "Tight Auditing of Differentially Private Machine
+Learning"): `gaussian_lower_bound` exceeds μ for a μ-GDP release with probability at most
+1 − confidence. A step with noise multiplier σ is accounted as 1/σ-GDP, so this tests σ itself.
 """
 
 from __future__ import annotations
@@ -19,7 +24,14 @@ from scipy import special, stats
 
 from dp_fedmed.privacy import _validate
 
-__all__ = ["Guesses", "count_correct", "epsilon_lower_bound", "p_value", "plan_guesses"]
+__all__ = [
+    "Guesses",
+    "count_correct",
+    "epsilon_lower_bound",
+    "gaussian_lower_bound",
+    "p_value",
+    "plan_guesses",
+]
 
 #: ε above which no audit of a few thousand canaries has anything to say.
 _LARGEST: Final = 64.0
@@ -137,6 +149,38 @@ def count_correct(scores: ArrayLike, coins: ArrayLike, guesses: Guesses) -> int:
     chosen_in = order[len(order) - guesses.included :]
     chosen_out = order[: guesses.excluded]
     return int(truth[chosen_in].sum() + (~truth[chosen_out]).sum())
+
+
+def gaussian_lower_bound(
+    *, hits: int, present: int, false_alarms: int, absent: int, confidence: float = 0.95
+) -> float:
+    """The largest μ such that these guesses refute μ-GDP (Dong, Roth and Su 2022); 0 if none.
+
+    A μ-GDP release allows no test with TPR above Φ(Φ⁻¹(FPR) + μ). Both rates are bounded by Clopper
+    and Pearson, each at half of what confidence leaves.
+
+    Args:
+        hits: releases with the canary that a threshold, fixed before, took for such.
+        present: releases with the canary.
+        false_alarms: releases without it that the threshold took for such with it.
+        absent: releases without it.
+        confidence: one minus the chance of exceeding a true μ.
+
+    Example:
+        >>> round(gaussian_lower_bound(hits=420, present=500, false_alarms=80, absent=500), 2)
+        1.72
+    """
+    k, n = _validate.count("hits", hits, minimum=0), _validate.count("present", present)
+    j, m = (
+        _validate.count("false_alarms", false_alarms, minimum=0),
+        _validate.count("absent", absent),
+    )
+    if k > n or j > m:
+        raise ValueError(f"{k} of {n} and {j} of {m} releases cannot have been taken for present")
+    level = 0.5 * (1.0 - _confidence(confidence))
+    tpr = float(stats.beta.ppf(level, k, n - k + 1)) if k else 0.0
+    fpr = float(stats.beta.ppf(1.0 - level, j + 1, m - j)) if j < m else 1.0
+    return max(0.0, float(special.ndtri(tpr) - special.ndtri(fpr))) if tpr > fpr else 0.0
 
 
 def plan_guesses(

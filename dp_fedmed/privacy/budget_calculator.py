@@ -42,7 +42,7 @@ def compute_noise_multiplier(
         sample_rate: q of Poisson sampling, in (0, 1].
         steps_per_round: Noisy steps in a round (1 at client level).
         num_rounds: Rounds in which the unit may take part.
-        accountant: ``rdp``, ``pld`` or (q = 1) ``exact``; enforce with the same one.
+        accountant: ``rdp``, ``pld``, ``tight`` or (q = 1) ``exact``; enforce with the same one.
         max_noise_multiplier: Give up above this σ.
 
     Returns:
@@ -74,7 +74,7 @@ def compute_noise_multiplier(
             sigma *= 1.0 + 1e-9
         if sigma <= limit:
             return sigma
-    elif method == "pld" and -math.expm1(steps * math.log1p(-q)) <= delta:
+    elif method in ("pld", "tight") and -math.expm1(steps * math.log1p(-q)) <= delta:
         raise ValueError(
             f"with sample_rate={q:g} and {steps} steps a unit takes part with a chance below"
             f" target_delta={delta:g}, so every σ meets any target; that protects nobody who does"
@@ -104,7 +104,7 @@ def calibrate(
         events_at: The planned events, given a σ.
         target_epsilon: ε that the whole, including ``spent``, may reach.
         target_delta: δ at which it is stated.
-        accountant: ``rdp``, ``pld`` or ``exact``.
+        accountant: ``rdp``, ``pld``, ``tight`` or ``exact``.
         spent: A history that stays as it is.
         max_noise_multiplier: Give up above this σ.
 
@@ -312,7 +312,7 @@ def _search(
 ) -> float:
     """``_smallest_sigma``; for PLD, which is slow, RDP tells where to begin and how ε falls."""
     slope = 1.0
-    if method == "pld":
+    if method in ("pld", "tight"):
         with contextlib.suppress(_UnreachableError):
             start = _smallest_sigma(
                 lambda sigma: epsilon_by(sigma, "rdp"), target, start=start, limit=limit
@@ -363,7 +363,7 @@ def _explain(
             options.append(f"a sample_rate of {rate:g}")
             break
     if method == "rdp" and reachable < 0.1:
-        options.append("accountant='pld', which has no floor at small ε")
+        options.append("accountant='tight', which has no floor at small ε")
     return f"{head}. What could be met (σ up to {limit:g}): {'; or '.join(options)}"
 
 

@@ -25,8 +25,8 @@ from dp_fedmed.privacy.rdp import (
     without_replacement_rdp,
 )
 
-Method = Literal["rdp", "pld", "exact"]
-METHODS: Final = ("rdp", "pld", "exact")
+Method = Literal["rdp", "pld", "exact", "tight"]
+METHODS: Final = ("rdp", "pld", "exact", "tight")
 
 #: (σ, q, T), the form in which checkpoints and reports show a history.
 Row = tuple[float, float, int]
@@ -34,6 +34,9 @@ Row = tuple[float, float, int]
 
 class History:
     """What one unit's data went through: ``{(analysis, σ, q): ΣT}`` and its ε.
+
+    Steps stated for a unit that is there or not (``add_remove``, ``zero_out``) and steps stated for
+    a unit that is replaced do not compose: mixing them raises ``ValueError``.
 
     Example:
         >>> history = History()
@@ -43,12 +46,13 @@ class History:
         [2.1, 1.83]
     """
 
-    __slots__ = ("_counts", "_epsilons", "_vectors")
+    __slots__ = ("_counts", "_epsilons", "_replaces", "_vectors")
 
     def __init__(self, events: Iterable[PrivacyEvent] = ()) -> None:
         self._counts: dict[MechanismKey, int] = {}
         self._vectors: dict[MechanismKey, Array] = {}
         self._epsilons: dict[tuple[float, str], float] = {}
+        self._replaces: bool | None = None  # the neighbouring relation; None before the first step
         for event in events:
             self.add(event)
 
@@ -57,21 +61,27 @@ class History:
 
     def add(self, event: PrivacyEvent, *, times: int = 1) -> None:
         """Compose with ``times`` repetitions of ``event``."""
-        self._add(event.key, event.count * times)
+        self._add(event.key, event.count * times, replaces=event.adjacency == "replace_one")
 
     def plus(self, *others: History) -> History:
         """A new history: this one composed with the others."""
         result = History()
         for history in (self, *others):
             for key, count in history._counts.items():
-                result._add(key, count)
+                result._add(key, count, replaces=history._replaces)
         return result
 
-    def _add(self, key: MechanismKey, count: int) -> None:
+    def _add(self, key: MechanismKey, count: int, *, replaces: bool | None) -> None:
+        if self._replaces is not None and self._replaces != replaces:
+            raise ValueError(
+                "a history has one neighbouring relation: steps for adjacency='add_remove' or"
+                " 'zero_out' do not compose with steps for 'replace_one'; keep a History of each,"
+                " and ask mixed_epsilon(removed, replaced, delta=…)"
+            )
         total = _validate.count("the total number of steps", self._counts.get(key, 0) + count)
         if key not in self._vectors:
             self._vectors[key] = _rdp_vector(key)
-        self._counts[key] = total
+        self._counts[key], self._replaces = total, replaces
         self._epsilons.clear()
 
     def rows(self) -> list[Row]:
@@ -84,17 +94,40 @@ class History:
         Args:
             delta: δ in (0, 1).
             method: ``rdp``; ``pld``, which is tighter and slower; ``exact``, which exists only
-                where every step had q = 1.
+                where every step had q = 1; ``tight``, the closed form there and PLD elsewhere.
         """
         delta = _validate.delta("delta", delta)
         _validate.choice("method", method, METHODS)
         if not self._counts:
             return 0.0
+        if method == "tight":
+            method = "exact" if self.is_full else "pld"
         cached = self._epsilons.get((delta, method))
         if cached is None:
             compute = {"rdp": self._rdp, "pld": self._pld, "exact": self._exact}[method]
             cached = self._epsilons[delta, method] = compute(delta)
         return cached
+
+    @property
+    def is_poisson(self) -> bool:
+        """Whether every step is a Poisson-sampled or full one, which `rows` tell completely."""
+        return all(kind == "poisson" for kind, _, _ in self._counts)
+
+    def halved(self) -> tuple[History, History]:
+        """The full steps as of replacement, with half their σ, and the sampled ones as they are."""
+        full, sampled = History(), History()
+        for key, count in self._counts.items():
+            kind, sigma, q = key
+            if kind == "poisson" and q == 1.0:
+                full._add((kind, sigma / 2.0, q), count, replaces=True)
+            else:
+                sampled._add(key, count, replaces=self._replaces)
+        return full, sampled
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every step had q = 1, so that ε has a closed form."""
+        return self.is_poisson and all(q == 1.0 for _, _, q in self._counts)
 
     def _rdp(self, delta: float) -> float:
         return self._rdp_at_best_order(delta)[0]
@@ -145,13 +178,13 @@ def worst_epsilon(histories: Iterable[History], *, delta: float, method: Method)
     PLD is asked only of those whose RDP bound leaves room for a new maximum, which for many
     clients is a handful.
     """
-    if method != "pld":
+    if method not in ("pld", "tight"):
         return max((h.epsilon(delta=delta, method=method) for h in histories), default=0.0)
     worst = 0.0
     for history in sorted(histories, key=lambda h: -h.epsilon(delta=delta)):
         if history.epsilon(delta=delta) <= worst:
             break
-        worst = max(worst, history.epsilon(delta=delta, method="pld"))
+        worst = max(worst, history.epsilon(delta=delta, method=method))
     return worst
 
 

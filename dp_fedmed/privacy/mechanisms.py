@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -265,8 +266,15 @@ class LaplaceMechanism(_Randomized):
                 f"n={n} is public and must be the number of values, got {len(values)} values"
             )
         clamped = np.clip(np.nan_to_num(values, nan=low, posinf=high, neginf=low), low, high)
-        mean = np.array(math.fsum(clamped) / n)
-        return float(self._noisy(mean, span / n, self._stream(seed, stream)))
+        # A sum of integers is exact, and a value moves it by no more than both ends are apart;
+        # a mean that is rounded before it is noised could move by more. Dividing comes after.
+        exponent = math.frexp(span / self.epsilon)[1] - _GRID_BITS
+        moves = _nearest_multiple(high, exponent) - _nearest_multiple(low, exponent)
+        total = sum(_nearest_multiple(float(value), exponent) for value in clamped)
+        steps = math.ceil(moves / self.epsilon * (1.0 + 1e-12))
+        generator = self._stream(seed, stream).generator
+        noise = discrete_laplace(generator, numerator=steps, denominator=1, size=1)[0]
+        return float(Fraction(total + noise, n) * Fraction(2) ** exponent)
 
 
 class RandomizedResponse(_Randomized):

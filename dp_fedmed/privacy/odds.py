@@ -45,3 +45,17 @@ def guess_probability(*, epsilon: float, delta: float, prior: float = 0.5) -> fl
     always_no = (1.0 - prior) + prior * delta
     always_yes = prior + (1.0 - prior) * delta
     return min(1.0, max(balanced, always_no, always_yes))
+
+
+def percent_up(probability: float) -> str:
+    """A percentage, rounded up, and 100 % only where nothing is promised any more.
+
+    >>> percent_up(0.73106), percent_up(0.99966), percent_up(1.0)
+    ('73.2 %', '99.97 %', '100 %')
+    """
+    for decimals in (1, 2, 3, 4):
+        scale = 10.0**decimals
+        up = math.ceil(100.0 * probability * scale * (1 - 1e-12)) / scale
+        if up < 100.0:
+            return f"{up:.{decimals}f} %"
+    return "100 %"

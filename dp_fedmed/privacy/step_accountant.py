@@ -17,7 +17,7 @@ class StepAccountant:
         sample_rate: q, each record's chance to be in a batch.
         delta: δ of the guarantee.
         max_epsilon: Budget; ``None`` for none.
-        method: ``rdp``, ``pld`` or ``exact``.
+        method: ``rdp``, ``pld``, ``exact`` or ``tight``.
 
     Example:
         >>> accountant = StepAccountant(

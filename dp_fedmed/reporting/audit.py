@@ -17,23 +17,23 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from dp_fedmed.reporting.display import LogDisplay
+from dp_fedmed.evidence.audit import Watcher
 from dp_fedmed.reporting.plots import BLUE, GREEN, GREY, ORANGE
 
 if TYPE_CHECKING:
-    from dp_fedmed.evidence.audit import Audit, UnitAudit
+    from dp_fedmed.evidence.audit import Audit, Finding
     from dp_fedmed.federation.strategy import RoundRecord
 
 
 class AuditProgress:
-    """A bar for each audited run, by its rounds."""
+    """A bar for each part of an audit, by its releases or rounds."""
 
     def __init__(self, console: Console) -> None:
         self.bars = Progress(
             TextColumn("[bold]auditing {task.description}"),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
-            TextColumn("rounds"),
+            TextColumn("{task.fields[of]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
@@ -42,14 +42,18 @@ class AuditProgress:
             disable=not console.is_terminal,
         )
 
-    def watch(self, what: str, rounds: int) -> LogDisplay:
-        """What a run shows its rounds to."""
-        return _RoundsBar(self.bars, self.bars.add_task(what, total=rounds))
+    def watch(self, what: str, total: int, of: str) -> Watcher:
+        """What shows the rounds of a run, or releases."""
+        return _Bar(self.bars, self.bars.add_task(what, total=total, of=of))
 
 
-class _RoundsBar(LogDisplay):
+class _Bar(Watcher):
     def __init__(self, bars: Progress, task: Any) -> None:
         self.bars, self.task = bars, task
+
+    def advance(self) -> None:
+        """Advance."""
+        self.bars.advance(self.task)
 
     def round(self, record: RoundRecord) -> None:
         """Advance."""
@@ -57,40 +61,40 @@ class _RoundsBar(LogDisplay):
 
 
 def audit_table(audit: Audit) -> Table:
-    """The claim and the bound of each unit, side by side."""
+    """The claim and the bound of each attack, side by side."""
     title = f"audit of {audit.config.task.name}, privacy {audit.config.privacy.style}"
     table = Table(title=title, title_style="bold")
     table.add_column("unit")
+    table.add_column("attacked", no_wrap=True)
     sure = f"shown, {audit.options.confidence:.0%}"
-    for column in ("claimed ε", sure, "at most", "right", "canaries"):
+    for column in ("claimed ε", sure, "at most", "right"):
         table.add_column(column, justify="right")
     table.add_column("verdict", no_wrap=True)
-    for unit in audit.units:
-        made = audit.options.repeat * unit.guesses.total
+    for found in audit.findings:
         table.add_row(
-            unit.target.unit,
-            "none" if unit.claim is None else f"{unit.claim:.3f}",
-            "∞" if unit.lower_bound is None else f"> {unit.lower_bound:.3f}",
-            "∞" if unit.largest_bound is None else f"> {unit.largest_bound:.3f}",
-            f"{unit.correct} of {made}",
-            f"{unit.canaries}",
-            f"[bold red]{unit.verdict}" if unit.verdict.is_finding else str(unit.verdict),
+            found.target.unit,
+            str(found.attack),
+            "none" if found.claim is None else f"{found.claim:.3f}",
+            "∞" if found.lower_bound is None else f"> {found.lower_bound:.3f}",
+            "∞" if found.largest_bound is None else f"> {found.largest_bound:.3f}",
+            f"{found.correct} of {found.guesses}",
+            f"[bold red]{found.verdict}" if found.verdict.is_finding else str(found.verdict),
         )
     return table
 
 
 def plot_audit(audit: Audit, path: Path) -> None:
-    """For each unit, the scores of canaries that were in and out, and ε claimed and shown."""
+    """For each attack, the scores of canaries that were in and out, and ε claimed and shown."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = len(audit.units)
+    rows = len(audit.findings)
     figure = Figure(figsize=(9.5, 3.4 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(rows, 2, squeeze=False, width_ratios=(2, 1.4))
-    for (scores, bounds), unit in zip(panels, audit.units, strict=True):
-        _scores(scores, unit)
-        _bounds(bounds, unit, audit.options.confidence)
+    for (scores, bounds), found in zip(panels, audit.findings, strict=True):
+        _scores(scores, found)
+        _bounds(bounds, found, audit.options.confidence)
         for axes in (scores, bounds):
             axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(
@@ -100,29 +104,27 @@ def plot_audit(audit: Audit, path: Path) -> None:
     figure.savefig(path, dpi=140)
 
 
-def _scores(axes: Any, unit: UnitAudit) -> None:
-    low, high = (float(end) for end in np.quantile(unit.scores, [0.001, 0.999]))
+def _scores(axes: Any, found: Finding) -> None:
+    axes.set_xlabel(f"score of a canary {found.target.unit}, {found.attack}")
+    if not len(found.scores):
+        return
+    low, high = (float(end) for end in np.quantile(found.scores, [0.001, 0.999]))
     bins = np.linspace(low, high, 60) if low < high else 10
     for chosen, label, colour in (
-        (~unit.coins, "canary was out", GREY),
-        (unit.coins, "canary was in", BLUE),
+        (~found.coins, "canary was out", GREY),
+        (found.coins, "canary was in", BLUE),
     ):
-        axes.hist(unit.scores[chosen], bins=bins, color=colour, alpha=0.55, label=label)
-    ordered = np.sort(unit.scores)
-    marks = [(unit.guesses.included, ordered[-max(1, unit.guesses.included)])]
-    marks.append((unit.guesses.excluded, ordered[max(1, unit.guesses.excluded) - 1]))
-    for count, at in marks:
-        if count:
-            axes.axvline(at, color=ORANGE, ls="--", lw=1.2)
-    axes.plot([], [], color=ORANGE, ls="--", lw=1.2, label="guessed beyond, abstained between")
-    axes.set_xlabel(f"score of a canary {unit.target.unit}")
+        axes.hist(found.scores[chosen], bins=bins, color=colour, alpha=0.55, label=label)
+    for mark in found.marks:
+        axes.axvline(mark, color=ORANGE, ls="--", lw=1.2)
+    axes.plot([], [], color=ORANGE, ls="--", lw=1.2, label="guessed beyond")
     axes.set_ylabel("canaries")
     axes.set_ylim(top=1.4 * axes.get_ylim()[1])  # room for the legend
     axes.locator_params(axis="x", nbins=5)
     axes.legend(frameon=False, fontsize=8, loc="upper left")
 
 
-def _bounds(axes: Any, unit: UnitAudit, confidence: float) -> None:
+def _bounds(axes: Any, unit: Finding, confidence: float) -> None:
     bars = [
         ("claimed", unit.claim, GREEN),
         (f"shown, {confidence:.0%}", unit.lower_bound, ORANGE if unit.verdict.is_finding else BLUE),

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 
 from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.reporting.live import LivePanel
 from dp_fedmed.reporting.long_work import listened_by
+from dp_fedmed.reporting.outcome import metrics_table, promise_table
 from dp_fedmed.reporting.sites import describe_sites
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dp_fedmed.federation.server_run import RunResult
     from dp_fedmed.federation.strategy import RoundRecord
+    from dp_fedmed.reporting.run_facts import RunFacts
 
 logger = logging.getLogger(__name__)
 
@@ -78,16 +81,28 @@ class LogDisplay:
 
     def summary(self, config: Config, result: RunResult) -> None:
         """Log how the run ended."""
-        logger.info("%s; test %s; %s", result.stopped, describe(result.test), result.run_dir)
+        logger.info("%s; test %s", result.stopped, describe(result.test))
+        if (missing := _missing(result)) is not None:
+            logger.warning("%s", missing)
+        logger.info("Results: %s", result.run_dir)
 
 
 class ConsoleDisplay:
-    """A live panel on a terminal, a line a round elsewhere; a table at the end."""
+    """A live panel on a terminal, a line a round elsewhere; two tables at the end.
 
-    def __init__(self, config: Config, console: Console | None = None) -> None:
+    Args:
+        config: of the run.
+        console: where to; stdout unless given.
+        beside: an ended run of the same task, whose test metrics are shown beside this one's.
+    """
+
+    def __init__(
+        self, config: Config, console: Console | None = None, beside: RunFacts | None = None
+    ) -> None:
         self.console = console or Console()
-        self.total, self.metric = config.federation.num_rounds, config.task.metric
+        self.total, self._beside = config.federation.num_rounds, beside
         self._panel = LivePanel(config)
+        self._done_before = 0  # rounds of earlier parts of the run
         self._live: Live | None = None
         self._open = contextlib.ExitStack()
 
@@ -111,6 +126,7 @@ class ConsoleDisplay:
 
     def begin(self, done: int, planned: Mapping[str, float]) -> None:
         """Show it beside the gauges."""
+        self._done_before = done
         self._panel.begin(done, planned)
 
     def stopping(self) -> None:
@@ -134,27 +150,21 @@ class ConsoleDisplay:
             )
 
     def summary(self, config: Config, result: RunResult) -> None:
-        """Print the table of results and where they are."""
-        table = Table(
-            title=f"{config.task.name}, privacy {config.privacy.style}", title_style="bold"
-        )
-        table.add_column("metric")
-        table.add_column("validation", justify="right")
-        table.add_column("test", justify="right")
-        if result.clients:
-            table.add_column("clients (worst … best)", justify="right")
-        for key in sorted({*result.val, *result.test}, key=lambda k: (k != self.metric, k)):
-            row = [key, _number(result.val, key), _number(result.test, key)]
-            if result.clients:
-                values = sorted(m[key] for m in result.clients.values() if key in m)
-                row.append(f"{values[0]:.4f} … {values[-1]:.4f}" if values else "–")
-            table.add_row(*row, style="bold" if key == self.metric else "")
+        """Print the metrics, what is promised to whom, and where all of it is."""
+        table = metrics_table(config, result, self._beside)
         self.console.print(table)
+        for line in in_units(result.run_dir):
+            self.console.print(line, highlight=False, markup=False)
+        part = ", this part of the run" if self._done_before else ""
         self.console.print(
-            f"{describe_sites(config)}, {result.rounds} of {self.total} rounds in "
+            f"{describe_sites(config)}, {result.rounds} of {self.total} rounds{part} in "
             f"{result.seconds:.1f} s; {_choice(config, result)}.",
             highlight=False,
         )
+        if (missing := _missing(result)) is not None:
+            self.console.print(missing, style="yellow", soft_wrap=True, highlight=False)
+        if (promised := promise_table(result.run_dir)) is not None:
+            self.console.print(promised)
         if result.stopped != "completed":
             self.console.print(f"[red]Stopped early: {result.stopped}", highlight=False)
             if not result.stopped.startswith("budget") and "dp-fedmed resume" not in result.stopped:
@@ -170,6 +180,25 @@ class ConsoleDisplay:
             highlight=False,
             markup=False,
         )
+
+
+def in_units(run_dir: Path) -> list[str]:
+    """A regression's test figures in each target's own unit; nothing for other runs."""
+    from dp_fedmed.reporting.run_facts import numbers, read_evaluation
+
+    lines = []
+    for target in (read_evaluation(run_dir, []) or {}).get("targets", []):
+        found = numbers(target.get("metrics"))
+        shown = [f"{key} {found[key]:.4g}" for key in ("rmse", "mae") if key in found]
+        unit = f" {target['unit']}" if target.get("unit") else ""
+        if shown:
+            lines.append(f"In the unit of {target.get('name')}: test {', '.join(shown)}{unit}.")
+    return lines
+
+
+def _missing(result: RunResult) -> str | None:
+    """Who contributed less than asked, where that may be told."""
+    return None if result.participation is None else result.participation.in_words()
 
 
 def _choice(config: Config, result: RunResult) -> str:
@@ -206,7 +235,3 @@ def describe(metrics: Mapping[str, float]) -> str:
     'accuracy 0.9100, loss 0.5000'
     """
     return ", ".join(f"{key} {metrics[key]:.4f}" for key in sorted(metrics))
-
-
-def _number(metrics: Mapping[str, float], key: str) -> str:
-    return f"{metrics[key]:.4f}" if key in metrics else "–"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dp_fedmed.reporting.run_facts import RunFacts, number, numbers
-from dp_fedmed.reporting.words import metric_name
+from dp_fedmed.reporting.words import direction, metric_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +29,7 @@ BLUE, ORANGE, GREEN, PURPLE = SERIES[:4]
 LEVEL_COLOURS = {"sample": ORANGE, "user": GREEN}
 MOST_BARS = 40
 MOST_NUMBERED = 12
+MOST_TARGETS = 4
 _VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)"} | {
     colour: f"var(--s{number})" for number, colour in enumerate(SERIES)
 }
@@ -93,8 +94,8 @@ def _font(found: re.Match[str]) -> str:
     return f"{'font-size' if found[2] else 'font-family'}: {found[2] or 'inherit'}".strip()
 
 
-def run_figures(facts: RunFacts) -> list[Drawn]:
-    """Every figure that a run has the facts for."""
+def run_figures(facts: RunFacts, *, records: bool = True) -> list[Drawn]:
+    """Every figure that a run has the facts for; `records` allows those that show test records."""
     from matplotlib import rc_context
 
     with rc_context(STYLE):
@@ -105,6 +106,7 @@ def run_figures(facts: RunFacts) -> list[Drawn]:
             _client_figure(facts),
             _partition_figure(facts),
             _confusion_figure(facts),
+            _predictions_figure(facts) if records else None,
         )
     return [drawn for drawn in made if drawn is not None]
 
@@ -174,7 +176,10 @@ def _metric_figure(facts: RunFacts) -> Drawn | None:
     axes.set_ylabel(name)
     _rounds(axes)
     legend_below(figure, axes)
-    caption = "On the server's own validation records, and once on its test records."
+    caption = (
+        "On the server's own validation records; on its test records once per part of the run."
+    )
+    caption += direction(metric)
     return Drawn("metric", f"{name[:1].upper()}{name[1:]} by round", caption, figure)
 
 
@@ -262,7 +267,7 @@ def _partition_figure(facts: RunFacts) -> Drawn | None:
 
 
 def _confusion_figure(facts: RunFacts) -> Drawn | None:
-    if facts.evaluation is None:
+    if facts.evaluation is None or "confusion" not in facts.evaluation:
         return None
     from matplotlib.patches import Rectangle
 
@@ -297,6 +302,24 @@ def _confusion_figure(facts: RunFacts) -> Drawn | None:
     counted = str(facts.evaluation.get("counted", "records"))
     caption = f"{counted.capitalize()} of the test set; colour is the share of a row."
     return Drawn("confusion", "What is taken for what", caption, figure)
+
+
+def _predictions_figure(facts: RunFacts) -> Drawn | None:
+    """Predicted against true, one square for each of a few targets."""
+    if facts.evaluation is None or "targets" not in facts.evaluation:
+        return None
+    targets = facts.evaluation["targets"][:MOST_TARGETS]
+    figure, panels = blank(3.7 * len(targets), len(targets))
+    for axes, target in zip(panels, targets, strict=True):
+        unit = f" ({target['unit']})" if target.get("unit") else ""
+        low, high = (float(end) for end in target["range"])
+        axes.plot([low, high], [low, high], color=MUTED, ls="--", lw=1.1)
+        axes.scatter(target["truth"], target["predicted"], s=12, color=BLUE, alpha=0.6, lw=0)
+        axes.set_xlabel(f"{target.get('name', 'target')} as it is{unit}")
+        axes.set_ylabel(f"the model says{unit}")
+    shown = max(len(target["truth"]) for target in targets)
+    caption = f"{shown} records of the test set, one a point; on the line, the model is right."
+    return Drawn("predictions", "Predicted against true", caption, figure)
 
 
 def _points(facts: RunFacts, metric: str) -> list[tuple[int, float]]:

@@ -7,7 +7,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from dp_fedmed.commands import EXIT_FINDING, EXIT_STOPPED
 from dp_fedmed.federation.ledger_check import LedgerView
+
+WORST_CASE = (
+    "ε_sample is the planned worst case, of a client in every round that it may be in: with hidden "
+    "cohorts the realised one would tell who took part."
+)
 
 
 def print_ledger(run_dir: Path, console: Console) -> None:
@@ -18,12 +24,7 @@ def print_ledger(run_dir: Path, console: Console) -> None:
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
     table.add_column("round", justify="right")
     table.add_column("what", overflow="fold")
-    shown = view.epsilons()
-    levels = [
-        level
-        for level in ("sample", "user")
-        if level in shown and not (view.hidden and level == "sample")
-    ]
+    levels = list(view.shown_epsilons())
     for level in levels:
         table.add_column(f"ε_{level}", justify="right")
     for line in view.lines():
@@ -38,33 +39,35 @@ def print_ledger(run_dir: Path, console: Console) -> None:
             *(_number(spent[level]) for level in levels),
         )
     console.print(table)
-    if view.hidden and "sample" in shown:
-        console.print(
-            "ε_sample is not shown by round: with hidden cohorts it would tell who took part; see "
-            "privacy_report.json for the planned worst case."
-        )
+    if view.hidden and "sample" in levels:
+        console.print(WORST_CASE)
     if view.ledger.torn:
         console.print(f"A last line of {view.ledger.torn} bytes was never written to its end.")
 
 
-def print_verification(run_dir: Path, console: Console) -> bool:
-    """Check a run directory against its ledger; True if everything agrees."""
+def print_verification(run_dir: Path, console: Console) -> int:
+    """Check a run directory against its ledger; an exit code: 0 if everything agrees."""
     view = LedgerView(run_dir)
-    problems = list(view.problems())
+    problems = [text for text in view.problems() if text != view.open_words]
     console.print(
         f"{view.ledger.path}: {len(view.ledger.records)} records, each chained to the one before.",
         soft_wrap=True,
         highlight=False,
     )
-    for level, spent in view.epsilons().items():
-        if view.hidden and level == "sample":
-            continue
+    for level, spent in view.shown_epsilons().items():
         console.print(f"ε_{level} = {spent:.6g}, recomputed from the ledger alone", highlight=False)
+        if view.hidden and level == "sample":
+            console.print(WORST_CASE)
     for problem in problems:
         console.print(f"[red]{problem}", soft_wrap=True, highlight=False)
-    if not problems:
-        console.print("Checkpoints, settings, report and clients' ledgers agree with it.")
-    return not problems
+    if problems:
+        return EXIT_STOPPED
+    if view.open_round is not None:
+        said = view.open_words
+        console.print(said[0].upper() + said[1:], soft_wrap=True, highlight=False)
+        return EXIT_FINDING
+    console.print("Checkpoints, settings, report and clients' ledgers agree with it.")
+    return 0
 
 
 def _number(value: float | None) -> str:

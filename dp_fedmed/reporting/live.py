@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from dp_fedmed.config import Config
+from dp_fedmed.config import Config, better
 from dp_fedmed.reporting.sites import describe_sites
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ class LivePanel:
             cell = Text(f"{key} {self.metrics[key]:.4f}", "bold" if key == self.metric else "")
             change = self.change.get(key)
             if change is not None:
-                better = (change > 0) is (key != "loss")
-                colour = "dim" if change == 0 else "green" if better else "red"
+                gain = change * better(key)
+                colour = "dim" if gain == 0 else "green" if gain > 0 else "red"
                 cell.append(f" {change:+.4f}".replace("-", "−"), colour)
             cells.append(cell)
         if self.validated != self.completed:

@@ -40,7 +40,8 @@ def partition_rows(dataset: DataSet, parts: Sequence[Array]) -> list[dict[str, A
     """One row per client: ``client``, ``records``, ``classes`` (name to count).
 
     For segmentation ``classes`` counts pixels, and ``foreground`` is the share that is not class 0;
-    normal images, for anomaly detection, are counted by category.
+    normal images, for anomaly detection, are counted by category, and records of a regression by
+    public bins of their target.
 
     >>> from dp_fedmed.config import DataConfig
     >>> from dp_fedmed.data import load_data
@@ -58,7 +59,7 @@ def partition_rows(dataset: DataSet, parts: Sequence[Array]) -> list[dict[str, A
 
 
 def by_category(dataset: DataSet) -> DataSet:
-    """Normal images with their category as class; any other data set as it is.
+    """Normal images with their category as class, numbers with their bin; others as they are.
 
     >>> from dp_fedmed.config import DataConfig
     >>> from dp_fedmed.data import load_data
@@ -66,10 +67,15 @@ def by_category(dataset: DataSet) -> DataSet:
     >>> by_category(images).class_names
     ('woven', 'metal', 'tissue')
     """
-    names = dataset.group_names
+    if dataset.is_regression:
+        target = dataset.targets[0]
+        train, val, test = (Records(p.x, target.bins(p.y)) for p in dataset.parts().values())
+        names = target.bin_names
+        return DataSet(train, val, test, num_classes=len(names), class_names=names)
+    names = dataset.site_names
     if not dataset.is_segmentation or not names or dataset.train.y.any():
         return dataset
-    train, val, test = (Records(p.x, np.asarray(p.groups)) for p in dataset.parts().values())
+    train, val, test = (Records(p.x, np.asarray(p.site)) for p in dataset.parts().values())
     return DataSet(train, val, test, num_classes=len(names), class_names=names)
 
 
@@ -141,6 +147,7 @@ def plot_partition(dataset: DataSet, parts: Sequence[Array], path: str | Path) -
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    what = dataset.targets[0].name if dataset.is_regression else "class"
     dataset = by_category(dataset)
     sizes = np.array([len(part) for part in parts])
     counts = class_counts(dataset, parts)
@@ -153,7 +160,7 @@ def plot_partition(dataset: DataSet, parts: Sequence[Array], path: str | Path) -
     )
     many = len(parts) > MOST_BARS
     if not many and not dataset.is_segmentation:
-        _stacked_bars(figure.add_subplot(), counts, dataset.class_names)
+        _stacked_bars(figure.add_subplot(), counts, dataset.class_names, what)
     else:
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.4 if many else 1))
         order = np.argsort(-sizes, kind="stable") if many else np.arange(len(parts))
@@ -169,7 +176,7 @@ def plot_partition(dataset: DataSet, parts: Sequence[Array], path: str | Path) -
     return target
 
 
-def _stacked_bars(axes: Axes, counts: Array, names: tuple[str, ...]) -> None:
+def _stacked_bars(axes: Axes, counts: Array, names: tuple[str, ...], what: str) -> None:
     clients = np.arange(len(counts))
     base = np.zeros(len(counts))
     for number, name in enumerate(names):
@@ -186,7 +193,7 @@ def _stacked_bars(axes: Axes, counts: Array, names: tuple[str, ...]) -> None:
     axes.legend(
         handles[::-1],
         labels[::-1],
-        title="class",
+        title=what,
         loc="upper left",
         bbox_to_anchor=(1.01, 1.0),
         frameon=False,

@@ -46,7 +46,7 @@ class Plan:
         forecast: what would be spent.
         fast: whether only what is quick was computed.
         weights: numbers in a client's update; None if they were not counted.
-        advice: of an anomaly task.
+        advice: of an anomaly task; or why a run would refuse the network.
         suggestions: what to change.
         shared: what all runs on the same data have spent, if they share a ledger.
     """
@@ -112,6 +112,7 @@ class Plan:
             "delta": spent.delta,
             "target_epsilon": spent.target,
             **_spent(spent),
+            "epsilon_of_one_round": spent.one_round,
             "epsilon_by_round": [list(point) for point in made.curves[level]],
             "epsilon_by_round_accountant": made.curves_by,
             "rounds_by_noise_multiplier": [list(pair) for pair in allows.rounds.items()],
@@ -148,8 +149,9 @@ def print_plan(made: Plan, console: Console) -> None:
     said = made.forecast
     config = said.config
     cohort = "" if said.cohort == len(said.records) else f", about {said.cohort:g} a round"
-    rounds = f"{config.federation.num_rounds} rounds"
-    if said.rounds < config.federation.num_rounds:
+    planned = config.federation.num_rounds
+    rounds = f"{planned} round{'' if planned == 1 else 's'}"
+    if said.rounds < planned:
         rounds = f"[red]{said.rounds} of {rounds}[/red]"
     title = f"{config.task.name}, privacy {config.privacy.style}"
     console.print(
@@ -189,7 +191,7 @@ def _client_table(made: Forecast) -> Table:
         **TABLE,
     )
     table.add_column("client", no_wrap=True)
-    for name in ("records", "q", "a round", "T", "σ", "ε RDP", "ε PLD"):
+    for name in ("records", "q", "a round", "T", "σ", "ε RDP", _tighter(made)):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for group in shown:
@@ -228,11 +230,13 @@ def _label(group: Group) -> str:
     return f"{group.names[0]} +{len(group.names) - 1}"
 
 
+def _tighter(made: Forecast) -> str:
+    return "ε tight" if made.method == "tight" else "ε PLD"
+
+
 def _epsilons(spent: Spending) -> list[str]:
-    return [
-        f"{spent.epsilon[method]:.4g}" if method in spent.epsilon else "·"
-        for method in ("rdp", "pld")
-    ]
+    shown = [f"{epsilon:.4g}" for epsilon in spent.epsilon.values()]
+    return [*shown, *["·"] * (2 - len(shown))]
 
 
 def _against(spent: Spending) -> str:
@@ -244,7 +248,7 @@ def _federation_table(made: Forecast, spent: Spending) -> Table:
         title=f"One client, at δ={spent.delta:.3g}{_against(spent)}",
         **TABLE,
     )
-    for name in ("clients", "a round", "q", "T", "σ", "ε RDP", "ε PLD"):
+    for name in ("clients", "a round", "q", "T", "σ", "ε RDP", _tighter(made)):
         table.add_column(name, justify="right")
     table.add_row(
         str(made.config.federation.num_clients),
@@ -264,8 +268,9 @@ def _print_level(console: Console, made: Plan, level: str, spent: Spending) -> N
     rows.add_column(style="dim")
     rows.add_column()
     rows.add_row("ε by round", _curve(said.curves[level], spent.target, said.curves_by))
+    rows.add_row("ε of one", f"{spent.one_round:.3g} for a single round alone")
     allows = made.budgets[level]
-    by = "" if allows.accountant == said.method else "  (RDP, so PLD allows more)"
+    by = "" if allows.accountant == said.method else f"  (RDP, so {said.method} allows more)"
     if allows.rounds:
         pairs = (f"{sigma:.3g}: {_rounds(rounds)}" for sigma, rounds in allows.rounds.items())
         rows.add_row("rounds at σ", "   ".join(pairs) + by)
@@ -278,7 +283,10 @@ def _print_level(console: Console, made: Plan, level: str, spent: Spending) -> N
     if found is not None:
         rows.add_row("signal : noise", _signal(found, made.weights))
     epsilon = spent.epsilon.get(said.method, max(spent.epsilon.values()))
-    rows.add_row("in words", f"an even guess about {UNITS[level]} can become {odds(epsilon)}")
+    rows.add_row(
+        "in words",
+        f"an even guess about {UNITS[level]} can become {odds(epsilon, spent.delta)} sure",
+    )
     console.print(Padding(rows, (0, 0, 0, 2)), highlight=False)
 
 
@@ -296,7 +304,8 @@ def _curve(points: Sequence[tuple[int, float]], target: float | None, method: st
     text = Text(line + "  ", style="cyan")
     marks = sorted({0, len(points) // 4, len(points) // 2, len(points) - 1})
     named = ", ".join(f"{points[i][0]}: {points[i][1]:.3g}" for i in marks)
-    return text.append(f"round {named} ({method.upper()})", style="default")
+    by = method if method == "tight" else method.upper()
+    return text.append(f"round {named} ({by})", style="default")
 
 
 def _signal(found: Signal, weights: int | None) -> str:

@@ -122,9 +122,10 @@ def parameter_rows(facts: RunFacts, unit: str) -> list[tuple[str, str]]:
     rows = [
         ("unit", str(held.get("unit_in_words", UNITS[unit]))),
         ("ε", rounded_up(held["epsilon"])),
+        *_one_round(held),
         ("δ", small(held["delta"])),
         ("target ε", plain(held.get("target_epsilon"))),
-        ("accountant", str(held.get("accountant", "?"))),
+        ("accountant", _accountant(held, own)),
     ]
     other = held.get("epsilon_by_other_accountant")
     if isinstance(other, dict):
@@ -134,18 +135,63 @@ def parameter_rows(facts: RunFacts, unit: str) -> list[tuple[str, str]]:
             if number(value) is not None
         ]
     rows += [
-        ("noise multiplier σ", _span(held, own, "noise_multiplier")),
-        ("sampling", f"{held.get('sampling', '?')}, q = {_span(held, own, 'sample_rate')}"),
-        ("steps", _span(held, own, "steps")),
+        *_spending(held, own),
         ("clipping norm", plain(held.get("max_grad_norm"))),
         ("neighbouring data", NEIGHBOURS.get(str(held.get("adjacency")), "?")),
     ]
     if own:
         shown = str(held.get("rounds_shown", "realised"))
-        rows.append(("clients", f"{len(own)}; the guarantee is the worst one's (rounds: {shown})"))
+        left = sum(bool(c.get("left")) for c in own)
+        who = f"{len(own)}" + (f", of which {left} took part earlier and left" if left else "")
+        rows.append(("clients", f"{who}; the guarantee is the worst one's (rounds: {shown})"))
     if held.get("assumption"):
         rows.append(("assumption", str(held["assumption"])))
     return rows
+
+
+def _spending(held: dict[str, Any], clients: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Noise, sampling and steps; after several phases those of each, as they were accounted."""
+    sampling = str(held.get("sampling", "?"))
+    if max((len(_history(c)) for c in clients or [held]), default=0) <= 1:
+        return [
+            ("noise multiplier σ", _span(held, clients, "noise_multiplier")),
+            ("sampling", f"{sampling}, q = {_span(held, clients, 'sample_rate')}"),
+            ("steps", _span(held, clients, "steps")),
+        ]
+    worst = held["clients"].get(held.get("worst_client")) if clients else held
+    whose = f", of {held.get('worst_client')}, whose ε is the largest" if clients else ""
+    spent = [
+        f"{steps} step{'' if steps == 1 else 's'} with σ = {sigma:.4g} and q = {q:.4g}"
+        for sigma, q, steps in _history(worst or {})
+    ]
+    return [("sampling", sampling), (f"spent{whose}", "; ".join(spent) or "?")]
+
+
+def _history(held: dict[str, Any]) -> list[tuple[float, float, int]]:
+    """The (σ, q, steps) rows of a history that can be read."""
+    listed = held.get("history")
+    found = []
+    for row in listed if isinstance(listed, list) else []:
+        values = [number(value) for value in row] if isinstance(row, list) else []
+        if len(values) == 3 and None not in values:
+            sigma, q, steps = (value or 0.0 for value in values)
+            found.append((sigma, q, int(steps)))
+    return found
+
+
+def _one_round(held: dict[str, Any]) -> list[tuple[str, str]]:
+    value = number(held.get("epsilon_of_one_round"))
+    return [] if value is None else [("ε of one round alone", rounded_up(value))]
+
+
+def _accountant(held: dict[str, Any], clients: list[dict[str, Any]]) -> str:
+    """The accountant by name, and what `tight` came to."""
+    name = str(held.get("accountant", "?"))
+    if name != "tight":
+        return name
+    rates = [number(c.get("sample_rate")) for c in clients or [held]]
+    full = all(rate == 1.0 for rate in rates) or held.get("sampling") == "without_replacement"
+    return "tight (closed form of the Gaussian)" if full else "tight (privacy loss distribution)"
 
 
 def group_promise(facts: RunFacts) -> tuple[str, str] | None:

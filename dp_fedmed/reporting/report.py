@@ -28,7 +28,7 @@ def write_report(
     Args:
         directory: the run's or the sweep's.
         output: where the page goes; None for `report.html` in the directory.
-        pictures: whether test images are shown.
+        pictures: whether test records are shown, as images or as points.
         runs: whether a sweep's runs get their own pages.
         console: where progress is shown.
 
@@ -80,7 +80,7 @@ def write_run(
     from dp_fedmed.reporting.run_page import run_page, run_summary
 
     facts = read_run(directory)
-    drawn = run_figures(facts)
+    drawn = run_figures(facts, records=pictures)
     _write(page, run_page(facts, drawn, pictures=pictures))
     folder = page.with_suffix("")
     if figures:

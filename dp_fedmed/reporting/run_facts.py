@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dp_fedmed.federation.privacy_report import SCHEMA as REPORT_SCHEMA
 from dp_fedmed.privacy.ledger import Head
 from dp_fedmed.reporting.words import LEVELS, without_paths
 
@@ -41,7 +42,7 @@ class RunFacts:
         report: `privacy_report.json`.
         guarantees: those of the report that can be read, by unit.
         clients: what each simulated client holds.
-        evaluation: the confusion matrix on the test set.
+        evaluation: the confusion matrix on the test set, or what a regression predicted there.
         stretches: the versions that computed, by the round after which they did.
         attack, audit: what those commands found.
         pictures: files that are there, by name.
@@ -141,12 +142,18 @@ def read_run(path: Path, *, ledger: bool = True) -> RunFacts:
     facts = RunFacts(path=path, name=path.resolve().name)
     facts.config = _config(path, facts.problems)
     _read_metrics(facts)
-    report = _json(path / "privacy_report.json", facts.problems, needed=True)
-    facts.report = report or {}
+    report = _json(path / "privacy_report.json", facts.problems, needed=True) or {}
+    if (number(report.get("schema", 1)) or 0) > REPORT_SCHEMA:
+        facts.problems.append(
+            f"privacy_report.json has schema {report['schema']}, this version reads up to "
+            f"{REPORT_SCHEMA}: update dp-fedmed"
+        )
+        report = {}
+    facts.report = report
     facts.guarantees = _guarantees(facts)
     partition = _json(path / "partition.json", facts.problems) or {}
     facts.clients = [row for row in _rows(partition.get("clients")) if number(row.get("records"))]
-    facts.evaluation = _evaluation(_json(path / "evaluation.json", facts.problems), facts.problems)
+    facts.evaluation = read_evaluation(path, facts.problems)
     environment = _json(path / "environment.json", facts.problems) or {}
     facts.stretches = [
         row for row in _rows(environment.get("stretches")) if isinstance(row.get("versions"), dict)
@@ -264,9 +271,16 @@ def _guarantees(facts: RunFacts) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _evaluation(held: dict[str, Any] | None, problems: list[str]) -> dict[str, Any] | None:
-    """A square matrix of counts with a name for each class."""
+def read_evaluation(path: Path, problems: list[str]) -> dict[str, Any] | None:
+    """A square matrix of counts with a name for each class, or the points of each target."""
+    held = _json(path / "evaluation.json", problems)
     if held is None:
+        return None
+    if "targets" in held:
+        targets = [t for t in _rows(held["targets"]) if _is_compared(t)]
+        if targets:
+            return held | {"targets": targets}
+        problems.append("evaluation.json holds no predictions")
         return None
     names, matrix = held.get("class_names"), held.get("confusion")
     square = isinstance(names, list) and isinstance(matrix, list) and len(matrix) == len(names) > 0
@@ -279,6 +293,16 @@ def _evaluation(held: dict[str, Any] | None, problems: list[str]) -> dict[str, A
         return held
     problems.append("evaluation.json holds no confusion matrix")
     return None
+
+
+def _is_compared(target: dict[str, Any]) -> bool:
+    """As many finite predictions as true values."""
+    pair = target.get("truth"), target.get("predicted")
+    return (
+        all(isinstance(p, list) and all(number(v) is not None for v in p) for p in pair)
+        and len(pair[0]) == len(pair[1])  # type: ignore[arg-type]
+        and len(numbers(dict(enumerate(target.get("range") or [])))) == 2
+    )
 
 
 def _ledger(path: Path) -> LedgerFacts:

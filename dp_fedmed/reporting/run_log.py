@@ -1,21 +1,18 @@
-"""`run.log`: everything that the project and Flower say while a run lasts.
-
-What a client says of its own failure may quote records and paths: it goes to a file of its own.
-"""
+"""`run.log`: everything that the project and Flower say while a run lasts."""
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import TextIOWrapper
 from pathlib import Path
+from typing import TextIO
+
+from dp_fedmed.federation.private_log import cohort_logger
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LOGGERS = ("dp_fedmed", "flwr")
-CLIENT_LOGGER = "dp_fedmed.client_app"
 
 
 class _WithoutPaths(logging.Formatter):
@@ -33,21 +30,12 @@ class _WithoutPaths(logging.Formatter):
         return line
 
 
+class _Printed(logging.StreamHandler[TextIO]):
+    """What `show_on_stdout` adds."""
+
+
 class _LogFile(logging.FileHandler):
     """A log that a full disk silences, rather than the run it is about."""
-
-    def __init__(self, path: Path, *, secret: bool = False) -> None:
-        self._mode = 0o600 if secret else 0o644
-        super().__init__(path, encoding="utf-8", delay=secret)
-        self.setFormatter(logging.Formatter(FORMAT))
-
-    def _open(self) -> TextIOWrapper:
-        return open(  # type: ignore[return-value]
-            self.baseFilename,
-            self.mode,
-            encoding=self.encoding,
-            opener=lambda path, flags: os.open(path, flags, self._mode),
-        )
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):
@@ -59,41 +47,41 @@ class _LogFile(logging.FileHandler):
 
 
 @contextmanager
-def log_to(path: Path, clients: Path) -> Iterator[None]:
+def log_to(path: Path, run_dir: Path) -> Iterator[None]:
     """Send our own and Flower's log lines to a file as well, until the block ends.
 
     Args:
-        path: of what the server says.
-        clients: of what simulated clients say; made when the first one does.
+        path: of the file, in `private/` where cohorts are secret: lines on who took part go to no
+            other place.
+        run_dir: the run's, which lines do not tell.
     """
-    handler, own = _LogFile(path), _LogFile(clients, secret=True)
-    handler.setFormatter(_WithoutPaths(clients.parent.parent))
-    handler.addFilter(lambda record: record.name != CLIENT_LOGGER)
-    own.addFilter(lambda record: record.name == CLIENT_LOGGER)
-    loggers = [logging.getLogger(name) for name in LOGGERS]
+    handler = _LogFile(path, encoding="utf-8")
+    handler.setFormatter(_WithoutPaths(run_dir))
+    loggers = [*(logging.getLogger(name) for name in LOGGERS), cohort_logger]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.addHandler(handler)
-        logger.addHandler(own)
         logger.setLevel(logging.INFO)
     try:
         yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.removeHandler(handler)
-            logger.removeHandler(own)
             logger.setLevel(level)
         handler.close()
-        own.close()
 
 
 def show_on_stdout() -> None:
-    """Print our log lines, for Flower's log stream; safe to call twice."""
+    """Print our log lines, once each, for Flower's log stream; safe to call twice.
+
+    Opacus gives the root logger a handler when it is imported, and Flower has one of its own.
+    """
     ours = logging.getLogger("dp_fedmed")
-    if not ours.handlers:
-        handler = logging.StreamHandler(sys.stdout)
+    for name in LOGGERS:
+        logging.getLogger(name).propagate = False
+    if not any(type(handler) is _Printed for handler in ours.handlers):
+        handler = _Printed(sys.stdout)
         handler.setFormatter(logging.Formatter("%(message)s"))
-        handler.addFilter(lambda record: record.name != "dp_fedmed.private")
         ours.addHandler(handler)
         ours.setLevel(logging.INFO)
 

@@ -23,6 +23,7 @@ from dp_fedmed.reporting.words import (
 )
 
 ROUND_CHARTS = ("epsilon", "metric", "loss")
+RESULT_CHARTS = ("confusion", "predictions")
 CLIENT_CHARTS = ("clients", "partition")
 #: What of an attack's or an audit's findings is seen at once; the rest is folded away.
 EVIDENCE = (
@@ -50,7 +51,7 @@ def run_page(facts: RunFacts, figures: Sequence[Drawn], *, pictures: bool = True
             **_record(facts),
             "charts": [c for c in charts if c["name"] in ROUND_CHARTS],
             "client_charts": [c for c in charts if c["name"] in CLIENT_CHARTS],
-            "result_charts": [c for c in charts if c["name"] == "confusion"],
+            "result_charts": [c for c in charts if c["name"] in RESULT_CHARTS],
             "pictures": _pictures(facts) if pictures else None,
             "evidences": _evidences(facts),
         },
@@ -152,6 +153,10 @@ def _banners(facts: RunFacts) -> list[dict[str, Any]]:
         )
     elif facts.state != "completed":
         found.append(banner("warn", f"Stopped early: {facts.state}"))
+    less = facts.report.get("contributed_less")
+    if isinstance(less, dict) and less:
+        points = [f"{name}: {count[0]} of {count[1]} rounds" for name, count in less.items()]
+        found.append(banner("warn", "Clients that contributed less than they were asked:", points))
     if facts.problems:
         found.append(banner("warn", "Some files are missing or cannot be read:", facts.problems))
     return found
@@ -220,11 +225,21 @@ def _result(facts: RunFacts) -> dict[str, Any]:
     ]
     return {
         "metrics": metric_rows(facts),
+        "targets": target_rows(evaluation),
         "chosen": chosen,
         "categories": categories,
-        "classes": [] if evaluation is None else _classes(evaluation),
+        "classes": _classes(evaluation) if evaluation and "confusion" in evaluation else [],
         "counted": "" if evaluation is None else str(evaluation.get("counted", "records")),
     }
+
+
+def target_rows(evaluation: dict[str, Any] | None) -> list[dict[str, str]]:
+    """RMSE and MAE of each target in its own unit, and R²."""
+    return [
+        {"name": str(target.get("name", "target")), "unit": str(target.get("unit") or "–")}
+        | {key: figure(numbers(target.get("metrics")).get(key)) for key in ("rmse", "mae", "r2")}
+        for target in (evaluation or {}).get("targets", [])
+    ]
 
 
 def _classes(evaluation: dict[str, Any]) -> list[dict[str, str]]:
@@ -340,7 +355,8 @@ def _client_table(facts: RunFacts) -> dict[str, Any]:
         cells += [f"{values[key]:.3g}" if key in values else "–" for key in ("sample_rate",)]
         cells += [figure(int(values[key])) if key in values else "–" for key in ("rounds", "steps")]
         cells.append(rounded_up(values["epsilon"]) if "epsilon" in values else "–")
-        rows.append({"name": str(name), "cells": cells})
+        has_left = isinstance(own, dict) and own.get("left")
+        rows.append({"name": f"{name} (left)" if has_left else str(name), "cells": cells})
     shown = held.get("rounds_shown") == "planned worst case"
     note = (
         "Rounds and steps are the planned worst case: who took part when is secret."

@@ -21,11 +21,12 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from dp_fedmed.config import better
+from dp_fedmed.reporting.sweep_facts import SweepFacts, costs, facts_of
+from dp_fedmed.reporting.sweep_words import NOT_PRIVATE, TUNING, spending
+from dp_fedmed.reporting.words import rounded_up
 from dp_fedmed.sweeps.directory import SweepJob
-from dp_fedmed.sweeps.results import COMPLETED, FAILED
-from dp_fedmed.sweeps.summary import best, by_setting, costs, spent_together, test_value
-
-LEVEL_WORDS = {"sample": "record", "user": "client"}
+from dp_fedmed.sweeps.results import COMPLETED
 
 
 class SweepDisplay:
@@ -127,15 +128,11 @@ class SweepDisplay:
 
     def summary(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Tables, what was spent, what failed, and where everything is."""
-        self._print_settings(rows)
-        lost = costs(rows)
-        if lost:
-            table = Table("cost of", "with", title="mean ± sd over seeds", title_style="bold")
-            table.add_column(f"lost {rows[0]['metric']}", justify="right")
-            for cost in lost:
-                table.add_row(cost.of, cost.at, str(cost.lost))
-            self.console.print(table)
-        for line in spending_lines(rows):
+        facts = facts_of(self.path, rows)
+        for task in facts.tasks:
+            self._print_settings(facts, task)
+            self._print_costs(facts, task)
+        for line in spending_lines(facts):
             self._print(line)
         for row in rows:
             if row["status"] != COMPLETED:
@@ -146,37 +143,40 @@ class SweepDisplay:
         if any(row["status"] == COMPLETED for row in rows):
             self._print(f"A page of them: dp-fedmed report {shlex.quote(str(self.path))}")
 
-    def _print_settings(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        settings = by_setting(rows)
-        if not settings:
-            return
-        keys = list(dict.fromkeys(key for setting in settings for key in setting.overrides))
-        table = Table(*keys, title="mean ± sd over seeds", title_style="bold")
-        table.add_column("runs", justify="right")
-        metrics = list(dict.fromkeys(setting.metric for setting in settings))
-        for metric in metrics:
-            table.add_column(f"test {metric}", justify="right")
-        levels = list(dict.fromkeys(level for setting in settings for level in setting.epsilon))
-        for level in levels:
-            table.add_column(f"ε_{level}", justify="right")
+    def _print_settings(self, facts: SweepFacts, task: str) -> None:
+        settings, levels = facts.settings(task), facts.levels(task)
+        keys = [key for job in facts.done for key in job.overrides if key != "seed"]
+        table = Table(*dict.fromkeys(keys), title=f"{task}, mean ± sd over seeds")
+        table.title_style = "bold"
+        metric = settings[0].first.metric
+        for name in ("runs", f"test {metric}", *(f"ε_{level}" for level in levels)):
+            table.add_column(name, justify="right")
         for setting in settings:
+            spent = [setting.epsilon(level) if setting.is_private else None for level in levels]
             table.add_row(
-                *(str(setting.overrides.get(key, "")) for key in keys),
-                str(setting.test.runs),
-                *(str(setting.test) if metric == setting.metric else "" for metric in metrics),
-                *(
-                    f"{setting.epsilon[level]:.3g}" if level in setting.epsilon else "–"
-                    for level in levels
-                ),
+                *(setting.first.overrides.get(key, "") for key in dict.fromkeys(keys)),
+                str(setting.test.count),
+                str(setting.test),
+                *("–" if epsilon is None else rounded_up(epsilon) for epsilon in spent),
             )
         self.console.print(table)
 
+    def _print_costs(self, facts: SweepFacts, task: str) -> None:
+        found = costs(facts.settings(task))
+        if found:
+            table = Table("step", title="what it costs, by seed, mean ± sd", title_style="bold")
+            table.add_column(f"lost {found[0].before.first.metric}", justify="right")
+            for cost in found:
+                table.add_row(cost.what, str(cost.lost))
+            self.console.print(table)
+
     def _best(self) -> str:
-        row = best(self.rows)
-        if row is None:
+        jobs = [job for job in facts_of(self.path, self.rows).done if job.metric in job.val]
+        if not jobs:
             return ""
-        values = " ".join(f"{key}={value}" for key, value in row["overrides"].items())
-        return escape(f"best val {row['metric']} {row['val'][row['metric']]:.3f}: {values}")
+        top = max(jobs, key=lambda job: better(job.metric) * job.val[job.metric])
+        values = " ".join(f"{key}={value}" for key, value in top.overrides.items())
+        return escape(f"best val {top.metric} {top.val[top.metric]:.3f}: {values}")
 
     def _print(self, text: str, style: str | None = None) -> None:
         self.console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
@@ -187,29 +187,21 @@ def describe_row(row: Mapping[str, Any], values: str) -> str:
     parts = [f"job {row['job']:03d}", *([values] if values else [])]
     if row["status"] != COMPLETED:
         parts.append(f"{row['status']}: {row['message']}")
-    value = test_value(row)
+    value = row["test"].get(row["metric"])
     if value is not None:
         parts.append(f"test {row['metric']} {value:.4f}")
-    parts += [f"ε_{level} {spent:.3g}" for level, spent in row["epsilon"].items()]
+    if row["epsilon"] and not row["noise_is_private"]:
+        parts.append("not private: its noise seed is public")
+    else:
+        parts += [f"ε_{level} {rounded_up(spent)}" for level, spent in row["epsilon"].items()]
     return " · ".join([*parts, f"{row['seconds']:.1f} s"])
 
 
-def spending_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def spending_lines(facts: SweepFacts) -> list[str]:
     """What the runs of a sweep spend together, in words."""
-    lines = []
-    rows = [row for row in rows if row["status"] != FAILED]  # one that stopped early spent as well
-    for level, (epsilon, delta, runs) in spent_together(rows).items():
-        if runs > 1:
-            unit, others = LEVEL_WORDS[level], len(rows) - runs
-            begin, end = f"These {runs} runs used the same data", ""
-            if others:
-                begin = f"{runs} of {len(rows)} runs on the same data protect a {unit}"
-                end = f"; the other {others} promise a {unit} nothing"
-            costs = f"costs a {unit} ε = {epsilon:.3g} at δ = {delta:.2g} (conservative sum)"
-            lines.append(f"{begin}: to publish all of them {costs}{end}.")
-    if lines:
-        lines.append(
-            "Choosing the best of them by its results is covered by no run's ε. "
-            "data_ledger= keeps count of all runs on the same data."
-        )
+    lines = spending(facts)
+    if any(job.style != "none" and not job.is_private for job in facts.done):
+        lines.append(NOT_PRIVATE)
+    if lines and len(facts.done) > 1:
+        lines.append(f"{TUNING} data_ledger= keeps count of all runs on the same data.")
     return lines

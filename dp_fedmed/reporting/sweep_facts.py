@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dp_fedmed.config import better
 from dp_fedmed.reporting.run_facts import number, numbers, read_json_lines, read_yaml
 from dp_fedmed.reporting.words import plain, rounded_up, shown_setting, without_paths
 
@@ -49,9 +50,14 @@ class Job:
     is_private: bool
 
     @property
+    def broke(self) -> bool:
+        """Whether it did not come to its end."""
+        return self.status not in ("completed", "stopped")
+
+    @property
     def failed(self) -> bool:
         """Whether it has no result."""
-        return self.status not in ("completed", "stopped") or self.metric not in self.test
+        return self.broke or self.metric not in self.test
 
     @property
     def setting(self) -> tuple[str, ...]:
@@ -237,18 +243,29 @@ def read_sweep(path: Path) -> SweepFacts:
         }
     facts.planned = planned if isinstance(planned, int) else None
     facts.created, facts.version = str(held.get("created", "")), str(held.get("version", ""))
+    _take_in(facts, read_json_lines(path / RESULTS_FILE, facts.problems))
+    return facts
+
+
+def facts_of(path: Path, rows: Iterable[Mapping[str, Any]]) -> SweepFacts:
+    """The same of rows that are at hand."""
+    facts = SweepFacts(path=path, name=path.resolve().name)
+    _take_in(facts, rows)
+    return facts
+
+
+def _take_in(facts: SweepFacts, rows: Iterable[Mapping[str, Any]]) -> None:
     latest: dict[int, Job] = {}  # a job that was done again counts once
-    for row in read_json_lines(path / RESULTS_FILE, facts.problems):
-        job = _job(row, path)
+    for row in rows:
+        job = _job(row, facts.path)
         if job is None:
             facts.problems.append(f"{RESULTS_FILE}: a line names no job")
         else:
             latest[job.number] = job
     facts.jobs = [latest[index] for index in sorted(latest)]
-    return facts
 
 
-def _job(row: dict[str, Any], path: Path) -> Job | None:
+def _job(row: Mapping[str, Any], path: Path) -> Job | None:
     index, folder = row.get("job"), str(row.get("run_dir", ""))
     if isinstance(index, bool) or not isinstance(index, int):
         return None
@@ -274,11 +291,6 @@ def _job(row: dict[str, Any], path: Path) -> Job | None:
         delta={k: d for k, d in numbers(row.get("delta")).items() if 0 <= d < 1},
         is_private=row.get("noise_is_private") is True and row.get("style") != "none",
     )
-
-
-def better(metric: str) -> float:
-    """1 where a larger value is better, −1 where a smaller one is."""
-    return -1.0 if metric == "loss" else 1.0
 
 
 @dataclass(frozen=True)
@@ -320,33 +332,46 @@ class Cost:
     before: Setting
     after: Setting
 
-    @property
-    def value(self) -> float:
-        """In units of the metric, positive where the step makes it worse."""
-        return better(self.before.first.metric) * (self.before.test.mean - self.after.test.mean)
+    @cached_property
+    def lost(self) -> Spread:
+        """In units of the metric, positive where the step makes it worse; seed by seed."""
+        sign = better(self.before.first.metric)
+        held = [
+            {job.seed: job.test[job.metric] for job in s.jobs} for s in (self.before, self.after)
+        ]
+        return Spread.of(
+            sign * (held[0][seed] - held[1][seed]) for seed in held[0].keys() & held[1]
+        )
 
 
 def costs(settings: Sequence[Setting]) -> list[Cost]:
-    """What federating and what privacy cost, where the baselines for it are among the settings."""
-    open_ones = [s for s in settings if s.first.style == "none"]
-    base = {s.first.topology: s for s in reversed(open_ones)}
-    pooled, federated, alone = (base.get(t) for t in ("centralized", "federated", "local_only"))
+    """What federating and what privacy cost, where there are baselines with the same seeds.
+
+    Compared are settings that differ in the topology, or in privacy, and in nothing else.
+    """
+
+    def place(setting: Setting, topology: str | None = None) -> tuple[str, ...]:
+        words = [word for word in setting.first.setting[3:] if not word.startswith("privacy.")]
+        return (topology or setting.first.topology, *words)
+
+    base = {place(s): s for s in reversed(settings) if s.first.style == "none"}
     found = []
-    if pooled and federated:
-        found.append(Cost("federation instead of one pool of data", pooled, federated))
-    if alone and federated:
-        found.append(Cost("federation instead of every site alone", alone, federated))
     for setting in settings:
-        if setting.first.style == "none" or not setting.is_private:
-            continue
-        reference = base.get(setting.first.topology)
-        if reference:
+        here = setting.first.topology
+        if setting.first.style == "none" and here == "federated":
+            for topology, what in (
+                ("centralized", "one pool of data"),
+                ("local_only", "every site alone"),
+            ):
+                other = base.get(place(setting, topology))
+                if other:
+                    found.append(Cost(f"federation instead of {what}", other, setting))
+        elif setting.is_private and (reference := base.get(place(setting))):
             spent = [
                 f"ε = {rounded_up(e)} for one {unit}"
                 for level, unit in (("sample", "record"), ("user", "client"))
                 if (e := setting.epsilon(level)) is not None
             ]
-            where = setting.first.topology.replace("_", " ")
-            shown = "" if where == "federated" else f", {where}"
+            shown = "" if here == "federated" else f", {here.replace('_', ' ')}"
             found.append(Cost(f"privacy at {' and '.join(spent)}{shown}", reference, setting))
-    return found
+    return [cost for cost in found if cost.lost.count]

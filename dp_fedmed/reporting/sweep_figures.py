@@ -7,9 +7,9 @@ from typing import Any
 
 from dp_fedmed.reporting.figures import MUTED, SERIES, STYLE, Drawn, blank, legend_below
 from dp_fedmed.reporting.sweep_facts import Setting, Spread, SweepFacts
-from dp_fedmed.reporting.words import metric_name
+from dp_fedmed.reporting.sweep_words import UNIT_OF
+from dp_fedmed.reporting.words import direction, metric_name
 
-UNIT_OF = {"sample": "one record", "user": "one client"}
 MOST_SETTINGS = 30
 BASELINE_STYLES = ("--", ":", "-.")
 
@@ -78,7 +78,8 @@ def _curve(settings: list[Setting], level: str, task: str, title: str) -> Drawn:
     return Drawn(
         f"curve_{_slug(task)}_{level}",
         f"What {metric} there is for which ε{title}",
-        f"ε for {UNIT_OF[level]}; mean and standard deviation over seeds.",
+        f"ε for {UNIT_OF[level]}; mean and standard deviation over seeds."
+        + direction(settings[0].first.metric),
         figure,
     )
 
@@ -126,7 +127,7 @@ def _side_by_side(settings: list[Setting], task: str, title: str) -> Drawn:
     return Drawn(
         f"settings_{_slug(task)}",
         f"Every setting{title}",
-        "Mean and standard deviation over seeds.",
+        f"Mean and standard deviation over seeds.{direction(settings[0].first.metric)}",
         figure,
     )
 

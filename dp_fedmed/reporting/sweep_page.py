@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dp_fedmed.config import better
 from dp_fedmed.reporting.figures import Drawn
 from dp_fedmed.reporting.page import banner, inlined, render_page, tile
 from dp_fedmed.reporting.privacy_card import markdown_template
@@ -14,20 +15,13 @@ from dp_fedmed.reporting.sweep_facts import (
     Cost,
     Job,
     Setting,
+    Spread,
     SweepFacts,
     best_by_epsilon,
-    better,
     costs,
-    spent_together,
 )
-from dp_fedmed.reporting.sweep_figures import UNIT_OF
-from dp_fedmed.reporting.words import LEVELS, epsilon_of, figure, metric_name, plain, rounded_up
-
-TUNING = (
-    "Every run used the same data, so together they have spent more than each one says, and to "
-    "choose among them is one more look that no ε on this page covers. Choose by the validation "
-    "metric, and report how many runs there were."
-)
+from dp_fedmed.reporting.sweep_words import NOT_PRIVATE, TUNING, UNIT_OF, spending
+from dp_fedmed.reporting.words import LEVELS, figure, metric_name, plain, rounded_up
 
 
 def sweep_page(facts: SweepFacts, figures: Sequence[Drawn], links: Mapping[int, str]) -> str:
@@ -80,7 +74,7 @@ def sweep_summary(facts: SweepFacts, figures: Sequence[Drawn]) -> str:
             bests=_best_blocks(facts),
             failures=[f"{_name(j)}: {j.message or j.status}" for j in facts.failures],
             figures=figures,
-            tuning=TUNING,
+            tuning=" ".join([TUNING, *spending(facts)]),
         )
     )
 
@@ -95,19 +89,20 @@ def _head(facts: SweepFacts) -> dict[str, Any]:
         what = metric_name(top.first.metric)
         tiles.append(tile(f"{top.test.mean:.3f}", f"best mean test {what} ({top.label})"))
     for level, unit in UNIT_OF.items():
-        spent = [job.epsilon[level] for job in facts.done if level in job.epsilon]
+        spent = [
+            job.epsilon[level] for job in facts.done if job.is_private and level in job.epsilon
+        ]
         if spent:
             low, high = rounded_up(min(spent)), rounded_up(max(spent))
             tiles.append(tile(low if low == high else f"{low}–{high}", f"ε for {unit}"))
     tiles.append(tile(str(len({job.seed for job in facts.jobs})), "seeds"))
-    banners = [banner("warn", TUNING, _together(facts))] if done > 1 else []
+    banners = [banner("warn", TUNING, spending(facts))] if done > 1 else []
     if facts.failures:
         count = len(facts.failures)
         noun = "job has" if count == 1 else "jobs have"
         banners.append(banner("bad", f"{count} {noun} no result: see the end of the page."))
     if any(job.style != "none" and not job.is_private for job in facts.done):
-        text = "Some runs are not private, since their noise seed is public: they are in no curve."
-        banners.append(banner("bad", text))
+        banners.append(banner("bad", f"{NOT_PRIVATE} They are in no curve."))
     if facts.problems:
         text = "Some files are missing or cannot be read:"
         banners.append(banner("warn", text, dict.fromkeys(facts.problems)))
@@ -123,23 +118,6 @@ def _head(facts: SweepFacts) -> dict[str, Any]:
         "tiles": tiles,
         "banners": banners,
     }
-
-
-def _together(facts: SweepFacts) -> list[str]:
-    """What all private runs of a task have spent on its data."""
-    found = []
-    for task in facts.tasks:
-        for level, unit in UNIT_OF.items():
-            jobs = [job for job in facts.done if job.task == task]
-            total = spent_together(jobs, level)
-            if total is not None:
-                others = len(jobs) - int(total["runs"])
-                found.append(
-                    f"Publishing all {total['runs']:.0f} runs of {task} that protect {unit} costs "
-                    f"it at most {epsilon_of(total)}"
-                    + (f"; the other {others} promise {unit} nothing." if others else ".")
-                )
-    return found
 
 
 def _lead(facts: SweepFacts) -> str:
@@ -217,12 +195,13 @@ def _cost_block(task: str, settings: list[Setting]) -> dict[str, Any]:
 
 
 def _cost_row(cost: Cost) -> dict[str, str]:
-    value = cost.value
+    lost = cost.lost
+    size = Spread(abs(lost.mean), lost.sd, lost.count)
     return {
         "what": cost.what,
         "before": str(cost.before.test),
         "after": str(cost.after.test),
-        "value": f"{'costs' if value >= 0 else 'gains'} {abs(value):.3f}",
+        "value": f"{'costs' if lost.mean >= 0 else 'gains'} {size}",
     }
 
 
@@ -251,7 +230,7 @@ def _row(job: Job, facts: SweepFacts, swept: Sequence[str], link: str | None) ->
         return {"text": text, "value": value, "kind": kind}
 
     val, test = job.val.get(job.metric), job.test.get(job.metric)
-    spent = [job.epsilon.get(level) for level in _levels(facts)]
+    spent = [job.epsilon.get(level) if job.is_private else None for level in _levels(facts)]
     cells = [
         *([cell(job.task)] if len(facts.tasks) > 1 else []),
         cell(job.style),

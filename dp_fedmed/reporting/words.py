@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from dp_fedmed.config import better
 from dp_fedmed.privacy import guess_probability
+from dp_fedmed.privacy.odds import percent_up
 
 LEVELS = {"sample": "record", "user": "client"}
 OBSERVERS = {"server": "The server", "model recipients": "Whoever receives the model"}
@@ -30,20 +32,6 @@ def rounded_up(value: float, digits: int = 3) -> str:
     scale = 10.0**decimals
     up = math.ceil(value * scale * (1 - 1e-12)) / scale
     return f"{up:.{max(digits - 1 - math.floor(math.log10(up)), 0)}f}"
-
-
-def percent_up(probability: float) -> str:
-    """A percentage, rounded up, and 100 % only where nothing is promised any more.
-
-    >>> percent_up(0.73106), percent_up(0.99966), percent_up(1.0)
-    ('73.2 %', '99.97 %', '100 %')
-    """
-    for decimals in (1, 2, 3, 4):
-        scale = 10.0**decimals
-        up = math.ceil(100.0 * probability * scale * (1 - 1e-12)) / scale
-        if up < 100.0:
-            return f"{up:.{decimals}f} %"
-    return "100 %"
 
 
 def small(value: float) -> str:
@@ -94,6 +82,15 @@ def odds_of(bound: Mapping[str, Any]) -> str:
     return percent_up(guess_probability(epsilon=bound["epsilon"], delta=bound["delta"]))
 
 
+def direction(metric: str) -> str:
+    """What to add to a caption, for metrics of which less is better.
+
+    >>> direction("rmse"), direction("accuracy")
+    (' Lower is better.', '')
+    """
+    return " Lower is better." if better(metric) < 0 else ""
+
+
 def metric_name(name: str) -> str:
     """As it reads.
 
@@ -101,6 +98,7 @@ def metric_name(name: str) -> str:
     ('balanced accuracy', 'AUROC', 'Dice')
     """
     upper = {"auroc": "AUROC", "f1": "F1", "iou": "IoU", "dice": "Dice", "aupro": "AUPRO"}
+    upper |= {"rmse": "RMSE", "mae": "MAE", "r2": "R²"}
     return " ".join(upper.get(word, word) for word in name.replace("/", ": ").split("_"))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from dp_fedmed import __version__
 from dp_fedmed.config import ConfigError
 from dp_fedmed.federation.durable import RunLock, write_file
-from dp_fedmed.federation.run_directory import CONFIG_FILE
+from dp_fedmed.federation.run_directory import CONFIG_FILE, refuse_foreign
 from dp_fedmed.federation.run_store import LEDGER_FILE, RELEASES
 from dp_fedmed.sweeps.results import (
     FAILED,
@@ -120,6 +120,8 @@ class SweepDirectory:
         if (path / CONFIG_FILE).exists():
             raise ConfigError(f"run_dir={path} holds a single run: give a sweep another run_dir")
         path.mkdir(parents=True, exist_ok=True)
+        if not is_sweep(path):
+            refuse_foreign(path, but="multirun.yaml")  # Hydra writes it before we are asked
         self.lock = RunLock(path)
         self.rows: dict[int, Row] = {}
         try:

@@ -57,7 +57,7 @@ class JobRunner:
             message = f"{finished}, but its metrics.jsonl lacks the final line: restore it"
         except Exception as error:
             message = describe_error(error)
-            if message != str(error):
+            if message.startswith(type(error).__name__):
                 traceback.print_exc()
                 message += f" ({log.name} has more)"
         if message.startswith("interrupted"):
@@ -105,7 +105,9 @@ def describe_error(error: Exception) -> str:
     """A refusal's own sentence; for anything else also what kind of error it is."""
     from dp_fedmed.cli import is_refusal
 
-    if isinstance(error, ConfigError) or is_refusal(error):
+    if isinstance(error, ConfigError):
+        return error.whole()  # in the sweep's own folder; its page leaves folders out
+    if is_refusal(error):
         return str(error)
     return f"{type(error).__name__}: {error}"
 

@@ -172,6 +172,7 @@ def _live(connection: Connection, inherited: list[Connection], work: Work) -> No
     _die_with_parent()
     # A shell's background job passes on that SIGINT is ignored.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the pool, which gets it too, asks by SIGINT
     for other in inherited:  # else this worker would keep its siblings' pipes open after the pool
         other.close()
     while True:

@@ -8,13 +8,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dp_fedmed.federation.flower_compat import RAY_ADDRESS
+from dp_fedmed.federation.flower_compat import RAY_ADDRESS, RAY_LOOPBACK
 
 # In a process of its own: one that has used Ray must not fork workers.
 _KEEP = """
 import sys
 import ray
-ray.init(num_cpus=int(sys.argv[1]), include_dashboard=False, log_to_driver=False)
+quiet = {"include_dashboard": False, "log_to_driver": False}
+ray.init(num_cpus=int(sys.argv[1]), _node_ip_address="127.0.0.1", **quiet)
 print(ray.get_runtime_context().gcs_address, flush=True)
 sys.stdin.read()
 ray.shutdown()
@@ -24,7 +25,7 @@ SECONDS_TO_STOP = 30.0
 
 @contextmanager
 def ray_cluster(num_cpus: int) -> Iterator[None]:
-    """While this lasts, runs on Ray find a cluster that is up already."""
+    """While this lasts, runs on Ray find a cluster that is up already, on this machine alone."""
     keeper = subprocess.Popen(
         [sys.executable, "-c", _KEEP, str(num_cpus)],
         stdin=subprocess.PIPE,
@@ -32,6 +33,7 @@ def ray_cluster(num_cpus: int) -> Iterator[None]:
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        env={**os.environ, **RAY_LOOPBACK},
     )
     try:
         address = keeper.stdout.readline().strip() if keeper.stdout is not None else ""

@@ -56,7 +56,7 @@ def result_row(
     if line is None:
         raise ValueError(f"{run_dir / METRICS_FILE} has no final line: the run has not ended")
     try:
-        config = from_yaml((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
+        config = from_yaml((run_dir / CONFIG_FILE).read_text(encoding="utf-8"), run_dir)
         report = json.loads((run_dir / REPORT_FILE).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from error
@@ -91,7 +91,7 @@ def failed_row(
     """The row of a job that did not come to its end, with what is known of it."""
     if config is None:
         with contextlib.suppress(OSError, ValueError, YAMLError):
-            config = from_yaml((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
+            config = from_yaml((run_dir / CONFIG_FILE).read_text(encoding="utf-8"), run_dir)
     return _described(job, run_dir, overrides, config) | {
         "status": FAILED,
         "message": " ".join(message.split()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -38,15 +39,19 @@ class Task(ABC):
         return self.record_losses(logits, targets).mean()
 
 
+#: Import paths, so that one task does not import what another needs.
+TASKS: dict[TaskKind, str] = {
+    TaskKind.classification: "dp_fedmed.tasks.classification.Classification",
+    TaskKind.segmentation: "dp_fedmed.tasks.segmentation.Segmentation",
+    TaskKind.regression: "dp_fedmed.tasks.regression.Regression",
+}
+
+
 def make_task(config: TaskConfig) -> Task:
     """The task that the configuration names."""
-    if config.kind is TaskKind.segmentation:
-        from dp_fedmed.tasks.segmentation import Segmentation
-
-        return Segmentation(config)
-    from dp_fedmed.tasks.classification import Classification
-
-    return Classification(config)
+    module, name = TASKS[config.kind].rsplit(".", 1)
+    task: Task = getattr(import_module(module), name)(config)
+    return task
 
 
 def to_input(x: Tensor) -> Tensor:
@@ -61,9 +66,13 @@ def to_input(x: Tensor) -> Tensor:
 
 
 def to_tensors(records: Records, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Records and their targets on the device; images stay bytes until `to_input`."""
+    """Records and their targets on the device; images stay bytes until `to_input`.
+
+    Class ids become int64; targets of a regression stay the numbers that they are.
+    """
     x, y = (np.require(values, requirements="W") for values in (records.x, records.y))
-    return torch.from_numpy(x).to(device), torch.from_numpy(y).to(device).long()
+    targets = torch.from_numpy(y).to(device)
+    return torch.from_numpy(x).to(device), targets if records.is_regression else targets.long()
 
 
 def predictions(

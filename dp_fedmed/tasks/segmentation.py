@@ -48,7 +48,8 @@ def soft_dice(logits: Tensor, targets: Tensor) -> Tensor:
     """1 − soft Dice of each image, averaged over foreground classes (Milletari et al. 2016)."""
     classes = logits.shape[1]
     odds = logits.softmax(dim=1)[:, 1:].flatten(2)
-    truth = F.one_hot(targets, classes).movedim(-1, 1)[:, 1:].flatten(2).to(odds.dtype)
+    foreground = torch.arange(1, classes, device=targets.device)  # F.one_hot is not vectorised
+    truth = (targets.flatten(1).unsqueeze(1) == foreground[:, None]).to(odds.dtype)
     shared = (odds * truth).sum(dim=2)
     total = odds.sum(dim=2) + truth.sum(dim=2)
     return (1.0 - (2.0 * shared + SMOOTH) / (total + SMOOTH)).mean(dim=1)

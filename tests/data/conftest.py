@@ -28,10 +28,10 @@ def make_dataset() -> Callable[..., DataSet]:
     def make(n: int, *, classes: int = 4, ids: int | None = None, seed: int = 0) -> DataSet:
         rng = np.random.Generator(np.random.Philox(seed))
         y = np.concatenate([np.arange(classes), rng.integers(0, classes, n - classes)])
-        groups = None
+        sites = None
         if ids:
-            groups = np.concatenate([np.arange(ids), rng.integers(0, ids, n - ids) ** 2 % ids]) * 7
-        records = Records(rng.random((n, 3), dtype=np.float32), y, groups)
+            sites = np.concatenate([np.arange(ids), rng.integers(0, ids, n - ids) ** 2 % ids]) * 7
+        records = Records(rng.random((n, 3), dtype=np.float32), y, sites)
         small = records.subset(np.arange(2))
         return DataSet(records, small, small, classes, tuple(f"c{i}" for i in range(classes)))
 

@@ -48,12 +48,12 @@ def test_no_image_occurs_twice():
 
 def test_every_site_is_there_and_has_its_own_look():
     dataset = cells(n=240)
-    groups = dataset.train.groups
-    assert groups is not None
-    assert set(groups.tolist()) == set(range(NUM_SITES))
+    sites = dataset.train.site
+    assert sites is not None
+    assert set(sites.tolist()) == set(range(NUM_SITES))
     levels = dataset.train.x.mean(axis=(1, 2, 3))
-    within = np.mean([levels[groups == site].std() for site in range(NUM_SITES)])
-    between = np.std([levels[groups == site].mean() for site in range(NUM_SITES)])
+    within = np.mean([levels[sites == site].std() for site in range(NUM_SITES)])
+    between = np.std([levels[sites == site].mean() for site in range(NUM_SITES)])
     assert between > within
 
 

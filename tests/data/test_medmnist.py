@@ -156,3 +156,18 @@ def test_what_the_package_cannot_give(name, says):
 def test_the_real_pneumonia_set(shared_data):
     dataset = load(shared_data / "pneumoniamnist.npz")
     assert [len(part) for part in dataset.parts().values()] == [4708, 524, 624]
+
+
+def test_a_test_label_that_nobody_trains_on_is_refused(tmp_path):
+    content = arrays()
+    content["test_labels"][0] = 7
+    file = write(tmp_path, content, "own.npz")
+    with pytest.raises(ConfigError, match=r"test split has records of class 7.*none above class 1"):
+        load(file)
+    at_site = load_data(DataConfig(name="medmnist", path=str(file)), seed=0, at_site=True)
+    assert at_site.num_classes == 8, "a site trains on all of it"
+
+
+def test_a_published_set_keeps_its_classes_where_some_have_no_record(tmp_path):
+    content = arrays()
+    assert load(write(tmp_path, content, "bloodmnist.npz")).num_classes == 8

@@ -51,7 +51,7 @@ def test_one_category(tmp_path, colour, channels):
     assert dataset.input_shape == (channels, 16, 16)
     assert [len(part) for part in dataset.parts().values()] == [7, 1, 7]
     assert dataset.class_names == ("normal", "crack", "spot")
-    assert dataset.group_names == (tmp_path.name,)
+    assert dataset.site_names == (tmp_path.name,)
     assert not dataset.train.y.any()
     assert not dataset.val.y.any()
     assert np.bincount(dataset.test.image_labels).tolist() == [3, 2, 2]
@@ -63,10 +63,10 @@ def test_a_folder_of_categories(tmp_path):
     write(tmp_path / "nut", kinds=("spot",), train=4)
     (tmp_path / "notes").mkdir()
     dataset = load(tmp_path)
-    assert dataset.group_names == ("bolt", "nut")
+    assert dataset.site_names == ("bolt", "nut")
     assert dataset.class_names == ("normal", "crack", "spot")
-    assert dataset.test.groups is not None
-    assert np.bincount(dataset.test.groups).tolist() == [5, 5]
+    assert dataset.test.site is not None
+    assert np.bincount(dataset.test.site).tolist() == [5, 5]
 
 
 def test_grey_and_coloured_images_mix(tmp_path):

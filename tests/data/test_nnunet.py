@@ -186,3 +186,11 @@ def test_the_real_membrane_set(shared_data):
     dataset = load(shared_data / "membrane", image_size=64)
     assert sum(len(part) for part in dataset.parts().values()) == 30
     assert dataset.num_classes == 2
+
+
+def test_a_class_in_the_test_only_is_refused(tmp_path):
+    write(tmp_path, ids=(0, 1))
+    write(tmp_path, 3, part="Ts", ids=(0, 1, 2))
+    refuse(tmp_path, r"labelsTs holds the class ids \[2\]")
+    config = DataConfig(name="nnunet_folder", path=str(tmp_path), image_size=16)
+    assert load_data(config, seed=0, at_site=True).num_classes == 3, "a site trains on all of it"

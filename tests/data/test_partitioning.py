@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dp_fedmed.config import ConfigError, DataConfig, PartitionConfig, PartitionName
 from dp_fedmed.data import load_data, partition
 from dp_fedmed.data.partitioning import _dirichlet_draw, partition_labels
+from tests.studies import study, whole
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = tuple(PartitionName)
@@ -140,14 +141,14 @@ def test_natural_ids_are_never_split(make_dataset, clients):
     dataset = make_dataset(300, ids=12)
     parts = partition(dataset, config("natural", min_records=1), num_clients=clients, seed=0)
     check(dataset, parts, num_clients=clients, min_records=1)
-    holders = [set(dataset.train.groups[part].tolist()) for part in parts]
+    holders = [set(dataset.train.site[part].tolist()) for part in parts]
     assert sum(len(ids) for ids in holders) == 12
     assert len(set.union(*holders)) == 12
 
 
 def test_larger_ids_are_dealt_first(make_dataset):
     dataset = make_dataset(300, ids=12)
-    sizes = np.unique(dataset.train.groups, return_counts=True)[1]
+    sizes = np.unique(dataset.train.site, return_counts=True)[1]
     parts = partition(dataset, config("natural", min_records=1), num_clients=5, seed=0)
     assert len(parts[0]) == sum(np.sort(sizes)[::-1][::5])
 
@@ -169,7 +170,7 @@ def test_masks_are_partitioned_by_foreground_quartile():
         (config("iid"), 41, ["federation.num_clients=41", "min_records=2", "80", "=40"]),
         (config("iid"), 500, ["federation.num_clients=500", "there are 80"]),
         (config("iid", min_records=81), 1, ["data.partition.min_records=81", "80"]),
-        (config("natural"), 11, ["10 natural ids", "federation.num_clients=11", "=10"]),
+        (config("natural"), 11, ["10 sites", "federation.num_clients=11", "=10"]),
         (config("pathological", classes_per_client=5), 4, ["classes_per_client=5", "4 classes"]),
         (
             config("pathological", classes_per_client=1),
@@ -208,7 +209,9 @@ def test_the_remedies_work(make_dataset):
 
 
 def test_natural_without_ids_says_what_to_do(make_dataset):
-    with pytest.raises(ConfigError, match=r"natural needs a natural id.*Records\.groups"):
+    with pytest.raises(
+        ConfigError, match=r"natural needs to know each record.s site.*Records\.site"
+    ):
         partition(make_dataset(20), config("natural"), num_clients=2, seed=0)
 
 
@@ -242,3 +245,15 @@ def test_ten_thousand_clients_are_quick(make_dataset):
     parts = partition(dataset, config("iid"), num_clients=10_000, seed=0)
     assert time.perf_counter() - started < 1.0
     assert len(parts) == 10_000
+
+
+def test_more_clients_than_patients_name_a_number_that_works():
+    with pytest.raises(ConfigError, match=r"num_clients=31.*30 patients.*num_clients=30 or fewer"):
+        partition(whole(study()), config("iid", min_records=1), num_clients=31, seed=0)
+
+
+def test_the_least_number_of_records_counts_records_of_whole_patients():
+    parts = partition(
+        whole(study()), config("dirichlet", alpha=5.0, min_records=9), num_clients=6, seed=0
+    )
+    assert min(map(len, parts)) >= 9

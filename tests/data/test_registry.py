@@ -6,9 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dp_fedmed.config import ConfigError, DataConfig, PartitionConfig, PartitionName, conf_dir
+from dp_fedmed.config import (
+    ConfigError,
+    DataConfig,
+    PartitionConfig,
+    PartitionName,
+    compose,
+    conf_dir,
+)
 from dp_fedmed.data import LOADERS, DataSet, Records, load_data
-from dp_fedmed.data.registry import find_loader
+from dp_fedmed.data.registry import find_loader, refuse_other_kind
 
 
 def tiny(config: DataConfig, seed: int) -> DataSet:
@@ -78,3 +85,20 @@ def test_importing_the_package_is_cheap():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
     )
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["breast_cancer", "digits", "cells", "textures"])
+def test_a_path_that_nobody_reads_is_refused(name):
+    """As a setting, and as a deployed site's data-path, which is not validated with the rest."""
+    with pytest.raises(ConfigError, match=rf"data\.path=/mine.*data\.name={name}.*task=medmnist"):
+        compose([f"task={name}", "data.path=/mine"])
+    with pytest.raises(ConfigError, match=r"data\.path=/mine would not be read"):
+        load_data(DataConfig(name=name, path="/mine"), seed=0, at_site=True)
+
+
+def test_one_class_is_nothing_to_tell_apart():
+    data = tiny(DataConfig(), 0)
+    refuse_other_kind(compose(["privacy=none"]), data)
+    same = dataclasses.replace(data, train=data.train.subset(np.array([1, 3, 1])))
+    with pytest.raises(ConfigError, match=r"classification.*data\.name=.*of class 1 \(yes\)"):
+        refuse_other_kind(compose(["privacy=none"]), same)

@@ -60,3 +60,16 @@ def test_plots_are_pictures(make_dataset, cells, tmp_path, clients):
         with Image.open(file) as picture:
             assert picture.format == "PNG"
             assert np.asarray(picture.convert("L")).std() > 5
+
+
+def test_numbers_are_counted_by_ranges_of_the_target(tmp_path):
+    data = load_data(DataConfig(name="diabetes"), seed=0)
+    for clients in (3, 60):
+        parts = split(data, clients)
+        rows = partition_rows(data, parts)
+        assert all(sum(row["classes"].values()) == row["records"] for row in rows)
+        picture = plot_partition(data, parts, tmp_path / "partition.png")
+        assert Image.open(picture).size[0] > 1000
+    shown = text(partition_table(data, split(data, 3)))
+    assert "25–105.2" in shown
+    assert "points" in shown

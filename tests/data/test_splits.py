@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from dp_fedmed.config import ConfigError
 from dp_fedmed.data import Records, split_client, split_records
 from dp_fedmed.data.splits import stratified_cut
+from tests.studies import study
 
 
 @given(
@@ -68,3 +69,36 @@ def test_clients_draw_their_validation_parts_independently():
     assert val(1) == val(1)
     assert val(1) != val(2)
     assert val(1) != val(1, seed=1)
+
+
+def test_a_patient_is_in_one_part_only():
+    records = study()
+    parts = split_records(records, val_fraction=0.15, test_fraction=0.2, seed=0)
+    held = [set(part.patient.tolist()) for part in parts]
+    assert [len(patients) for patients in held] == [20, 4, 6]
+    assert len(set.union(*held)) == 30
+    assert sum(len(part) for part in parts) == len(records)
+    for part in parts[1:]:
+        assert set(part.y.tolist()) == {0, 1}, "patients are cut alike in their classes"
+
+
+def test_masks_are_cut_without_naming_strata():
+    images = np.zeros((20, 1, 8, 8), np.uint8)
+    parts = split_records(
+        Records(images, np.zeros((20, 8, 8), np.uint8)),
+        val_fraction=0.1,
+        test_fraction=0.2,
+        seed=0,
+    )
+    assert [len(part) for part in parts] == [14, 2, 4]
+
+
+def test_a_patients_validation_side_does_not_depend_on_the_client():
+    ids = study().patient
+    indices = np.arange(len(ids))
+    cuts = [
+        split_client(indices, val_fraction=0.3, seed=0, client=number, ids=ids)[1].tolist()
+        for number in (1, 2)
+    ]
+    assert cuts[0] == cuts[1]
+    assert 0 < len(cuts[0]) < len(ids)

@@ -21,7 +21,7 @@ def test_shapes_types_and_names():
     assert dataset.input_shape == (3, 32, 32)
     assert dataset.train.x.dtype == dataset.train.y.dtype == np.uint8
     assert dataset.class_names == ("normal", *DEFECTS)
-    assert dataset.group_names == CATEGORIES
+    assert dataset.site_names == CATEGORIES
     assert [len(part) for part in dataset.parts().values()] == [78, 18, 24]
 
 
@@ -36,8 +36,8 @@ def test_training_and_validation_are_normal_and_half_of_the_test_is_not():
 
 def test_every_category_has_every_defect():
     dataset = textures(n=300)
-    assert dataset.test.groups is not None
-    pairs = set(zip(dataset.test.groups.tolist(), dataset.test.image_labels.tolist(), strict=True))
+    assert dataset.test.site is not None
+    pairs = set(zip(dataset.test.site.tolist(), dataset.test.image_labels.tolist(), strict=True))
     assert len(pairs) == len(CATEGORIES) * (1 + len(DEFECTS))
 
 
@@ -77,12 +77,12 @@ def test_by_category_and_by_dirichlet():
         seed=0,
     )
     parts = partition(dataset, PartitionConfig(name=PartitionName.natural), num_clients=3, seed=0)
-    assert dataset.train.groups is not None
-    assert all(len(set(dataset.train.groups[part].tolist())) == 1 for part in parts)
+    assert dataset.train.site is not None
+    assert all(len(set(dataset.train.site[part].tolist())) == 1 for part in parts)
     skewed = partition(
         dataset, PartitionConfig(name=PartitionName.dirichlet, alpha=0.1), num_clients=3, seed=0
     )
-    most = [np.bincount(dataset.train.groups[part]).max() / len(part) for part in skewed]
+    most = [np.bincount(dataset.train.site[part]).max() / len(part) for part in skewed]
     assert max(most) > 0.6
 
 

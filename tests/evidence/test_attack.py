@@ -21,6 +21,7 @@ from dp_fedmed.evidence.roc import Roc
 from dp_fedmed.federation.durable import RunLock
 from dp_fedmed.federation.engines import run_federation
 from dp_fedmed.privacy.noise import NoiseStream
+from tests.conftest import without_privacy_unless_given
 
 HERE = __name__
 
@@ -44,6 +45,7 @@ def load_noisy(config: DataConfig, seed: int) -> DataSet:
 def memorising(run_dir: Path, *overrides: str) -> Config:
     return compose(
         [
+            *without_privacy_unless_given(overrides),
             f"data.name={HERE}.load_noisy",
             "allow_code=[tests]",
             "recipe=none",

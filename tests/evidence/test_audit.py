@@ -12,15 +12,24 @@ import pytest
 from dp_fedmed import cli
 from dp_fedmed.config import Config, ConfigError, compose
 from dp_fedmed.evidence import canaries
-from dp_fedmed.evidence.audit import Audit, CanaryKind, Options, Verdict, audit, planned
+from dp_fedmed.evidence.audit import (
+    CanaryKind,
+    Finding,
+    Options,
+    Verdict,
+    audit,
+    planned,
+)
 from dp_fedmed.evidence.audited_run import run_dirac, targets
+from dp_fedmed.evidence.run_audit import audit_run
 from dp_fedmed.privacy import compute_epsilon
 from dp_fedmed.reporting.display import LogDisplay
 
 KEYS = {
     *("schema", "style", "unit", "claim", "lower_bound", "confidence", "canaries", "guesses"),
-    *("correct", "verdict", "statement", "settings"),
+    *("correct", "verdict", "statement", "settings", "attack", "attacked", "replaced", "findings"),
 }
+FEW = 50  # releases, where it is the whole run that matters
 
 
 def record_level(*overrides: str) -> Config:
@@ -44,19 +53,27 @@ def client_level(*overrides: str) -> Config:
     )
 
 
-def only(found: Audit) -> float:
-    (unit,) = found.units
-    assert unit.lower_bound is not None
-    return unit.lower_bound
+def whole_run(config: Config, *, count: int, seed: int = 0, repeat: int = 1) -> Finding:
+    """The attack on a whole run alone."""
+    return audit_run(
+        config,
+        targets(config)[0],
+        kind=CanaryKind.white_box,
+        count=count,
+        repeat=repeat,
+        confidence=0.95,
+        rng=np.random.default_rng(seed),
+        on_start=lambda what, rounds: LogDisplay(),
+    )
 
 
 def test_a_correct_build_is_never_flagged() -> None:
     """Twenty audits of DP-SGD; the claim is about 1."""
-    bounds, config = [], record_level("privacy.sample.grad_mode=hooks")
+    bounds, config = [], record_level()
     for seed in range(20):
-        found = audit(config, Options(count=1500, seed=seed))
-        assert found.decisive.verdict is Verdict.consistent
-        bounds.append(only(found))
+        found = whole_run(config, count=1500, seed=seed)
+        assert found.verdict is Verdict.consistent
+        bounds.append(found.lower_bound)
     assert 0.05 < np.mean(bounds) < 0.6  # the canaries do carry a signal
 
 
@@ -77,28 +94,35 @@ def test_client_level_audits_find_nothing(overrides: list[str]) -> None:
         audit(client_level(*overrides), Options(count=200)).decisive.verdict is Verdict.consistent
     )
     little_noise = "privacy.user.noise_multiplier=0.5"
-    (unit,) = audit(client_level(*overrides, little_noise), Options(count=200)).units
-    assert not unit.verdict.is_finding
-    assert unit.scores[unit.coins].mean() > unit.scores[~unit.coins].mean()
+    for found in audit(client_level(*overrides, little_noise), Options(count=200)).findings:
+        assert not found.verdict.is_finding
+        assert found.scores[found.coins].mean() > found.scores[~found.coins].mean()
 
 
 def test_hybrid_audits_both_units() -> None:
     words = ["privacy=hybrid", "recipe=none", "federation.num_rounds=2", "training.local_steps=1"]
     targets = ["privacy.user.target_epsilon=2", "engine.workers=1"]
-    found = audit(compose([*words, *targets]), Options(count=120, seed=3))
+    found = audit(compose([*words, *targets]), Options(count=120, trials=FEW, seed=3))
     content = found.to_json()
-    assert [unit["unit"] for unit in content["units"]] == ["record", "client"]
-    assert all(not unit.verdict.is_finding for unit in found.units)
-    claims = [unit.claim for unit in found.units]
-    assert claims == pytest.approx([3.0, 2.0], abs=0.05)  # the two targets of the configuration
+    assert [each["unit"] for each in content["findings"]] == [
+        "record",
+        "record",
+        "client",
+        "client",
+    ]
+    assert all(not each.verdict.is_finding for each in found.findings)
+    claims = [each.claim for each in found.findings]
+    assert claims == pytest.approx([3.0, 3.0, 2.0, 2.0], abs=0.05)  # the configuration's targets
     for level in ("sample", "user"):
         words += [f"privacy.{level}.target_epsilon=null", f"privacy.{level}.noise_multiplier=0.2"]
-    for unit in audit(compose([*words, "engine.workers=1"]), Options(count=120, seed=3)).units:
-        assert unit.scores[unit.coins].mean() > unit.scores[~unit.coins].mean()
+    options = Options(count=120, trials=FEW, seed=3)
+    for each in audit(compose([*words, "engine.workers=1"]), options).findings:
+        assert each.scores[each.coins].mean() > each.scores[~each.coins].mean()
 
 
 def test_what_is_audited_is_what_the_configuration_plans() -> None:
-    config = record_level("training.batch_size=8", "privacy.sample.noise_multiplier=2.5")
+    words = ["training.batch_size=8", "privacy.sample.noise_multiplier=2.5"]
+    config = record_level(*words, "privacy.accountant=rdp")
     (target,) = targets(config)
     smallest = 370 // 5 - 370 // 5 // 10  # of five hospitals, without their validation records
     assert target.sample_rate == pytest.approx(8 / smallest, rel=0.05)
@@ -123,16 +147,16 @@ def test_a_blank_record_moves_nothing_and_a_canary_its_own_weight() -> None:
 
 
 def test_repeats_are_counted_together() -> None:
-    found = audit(record_level(), Options(count=200, repeat=3, seed=0))
-    content = found.to_json()
-    assert content["canaries"] == 600
-    assert content["guesses"] == 3 * found.units[0].guesses.total
+    found = whole_run(record_level(), count=200, repeat=3)
+    settings = found.settings
+    assert found.canaries == 600
+    assert found.guesses == 3 * (settings["guessed_in"] + settings["guessed_out"])
 
 
 def test_a_claim_out_of_reach_is_called_so() -> None:
-    found = audit(record_level("privacy.sample.noise_multiplier=1"), Options(count=60))
-    assert found.decisive.verdict is Verdict.inconclusive
-    assert "--repeat" in found.decisive.statement
+    found = whole_run(record_level("privacy.sample.noise_multiplier=1"), count=60)
+    assert found.verdict is Verdict.inconclusive
+    assert "--repeat" in found.statement
 
 
 @pytest.mark.parametrize("level", [record_level, client_level])
@@ -141,16 +165,16 @@ def test_black_box_canaries_go_through_the_tasks_own_network(
 ) -> None:
     config = level("task=digits", "federation.num_clients=60", "federation.server_lr=1")
     found = audit(config, Options(kind=CanaryKind.black_box, seed=0))
-    (unit,) = found.units
-    assert not unit.verdict.is_finding
-    assert np.ptp(unit.scores) > 0
+    (only,) = found.findings
+    assert not only.verdict.is_finding
+    assert np.ptp(only.scores) > 0
+    assert only.attacked["network"] == config.model._target_
 
 
 @pytest.mark.parametrize(
     ("overrides", "options", "said"),
     [
         (["privacy=none"], Options(), "privacy.style=none claims nothing"),
-        (["task=textures", "privacy=sample"], Options(), "task=textures cannot be audited"),
         (
             ["task=cells", "privacy=sample"],
             Options(kind=CanaryKind.black_box),
@@ -198,9 +222,13 @@ def test_the_command_writes_what_it_found(tmp_path: Path, capsys: pytest.Capture
     words = [
         *("privacy=sample", "recipe=none", "training.batch_size=100000", "--canaries-count"),
         *("200", "federation.num_rounds=1", "--output", str(tmp_path / "a"), "--seed", "1"),
+        *("--trials", "200"),
     ]
     assert run_command(*words) == 0
-    assert "Nothing found against the claim" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "Nothing found against the claim" in shown
+    assert "dp_fedmed.models.MLP, loss cross_entropy" in shown  # what was attacked,
+    assert "Took no part: network, loss, grad_mode, data" in shown  # and what was not
     content = json.loads((tmp_path / "a" / "audit.json").read_text())
     assert content.keys() >= KEYS
     assert content["claim"] == {"epsilon": pytest.approx(3.0, abs=0.05), "delta": 1e-5}
@@ -227,6 +255,7 @@ def test_a_public_seed_is_told_for_certain_and_ends_with_3(
         (["privacy=user", "--canaries-count", "many"], "--canaries-count"),
         (["privacy=user", "--canaries-count", "3"], "from 50"),
         (["privacy=user", "--repeat", "0"], "--repeat 0"),
+        (["privacy=user", "--trials", "9"], "--trials 9"),
         (["privacy=user", "--seed", "-1"], "--seed -1"),
         (["privacy=user", "--confidence", "nan"], "--confidence"),
         (["privacy=user", "--confidence", "95"], "0.95"),
@@ -245,5 +274,13 @@ def test_wrong_words_are_named(words: list[str], said: str, capsys: pytest.Captu
 def test_help_teaches(capsys: pytest.CaptureFixture) -> None:
     assert run_command("--help") == 0
     text = capsys.readouterr().out
-    for word in ("--canaries", "--repeat", "--json", "exceeded", "Exit codes", "privacy=hybrid"):
+    for word in (
+        "--canaries",
+        "--trials",
+        "--repeat",
+        "--json",
+        "exceeded",
+        "Exit codes",
+        "privacy=hybrid",
+    ):
         assert word in text

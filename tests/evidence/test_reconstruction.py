@@ -54,9 +54,10 @@ def test_style_user_hides_nothing_from_the_server_and_hybrid_does() -> None:
         assert not np.allclose(answers["hybrid, ε = 3"][name], array, atol=1e-3)
 
 
-def test_labels_are_read_off_the_last_bias() -> None:
+def test_labels_are_read_off_the_last_bias(caplog: pytest.LogCaptureFixture) -> None:
     config = sized_for_attack(compose_for((), ("privacy=none",)), ())
     seen = observe(config)
+    assert "nobody asked for" not in caplog.text, "every reply belongs to a message"
     work = GradientWork(config)
     work.build((1, 8, 8), 10)
     work.state.load(seen.sent)

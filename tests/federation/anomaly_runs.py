@@ -13,6 +13,7 @@ TINY = (
 FIXED_NOISE = (
     *("privacy.sample.target_epsilon=null", "privacy.sample.noise_multiplier=3.0"),
     *("privacy.user.target_epsilon=null", "privacy.user.noise_multiplier=2.0"),
+    "privacy.accountant=rdp",
 )
 
 

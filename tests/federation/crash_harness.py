@@ -1,8 +1,9 @@
 """Kills a run at every point of its rounds, resumes it, and compares it with the uninterrupted run.
 
 A process of its own, started by test_crashes.py: it forks, so it must never have used torch's
-threads. `python -m tests.federation.crash_harness FOLDER CASE WORKERS` prints what it found as
-JSON. A case is a style, or `textures-` and a style for an anomaly task.
+threads. `python -m tests.federation.crash_harness FOLDER STEP CASE ...` prints what it found, one
+line of JSON for each case: a style, or `textures-` and a style for an anomaly task. STEP=1 kills at
+every point, STEP=4 at every fourth.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hydra
 import torch
 
 from dp_fedmed.config import compose
@@ -30,6 +32,8 @@ from dp_fedmed.federation.engines import run_federation
 from dp_fedmed.federation.journal import CHARGE
 from dp_fedmed.federation.ledger_check import LedgerView
 from dp_fedmed.federation.resume import RunFinished
+from dp_fedmed.reporting import anomaly_sheet
+from tests.composition import remembering
 
 COMMON = [
     *("federation.num_rounds=3", "model._target_=dp_fedmed.models.MLP"),
@@ -37,7 +41,7 @@ COMMON = [
 ]
 TEXTURES = [
     *("task=textures", "data.num_records=40", "data.image_size=16", "anomaly.backbone=tiny"),
-    *("anomaly.dimension=6", "anomaly.coreset_size=20", "federation.num_clients=4"),
+    *("anomaly.dimension=6", "federation.num_clients=4"),
 ]
 STYLES = {
     "none": ["federation.num_clients=4", "federation.server_optimizer=fedadam"],
@@ -58,7 +62,8 @@ STYLES = {
 def settings_of(case: str) -> list[str]:
     style = case.removeprefix("textures-")
     own = TEXTURES if style != case else [*COMMON, *STYLES[style]]
-    return [f"privacy={style}", *own]
+    bank = ["anomaly.coreset_size=20"] if case == "textures-none" else []
+    return [f"privacy={style}", *own, *bank]
 
 
 def in_child(work: Callable[[], None]) -> int:
@@ -100,6 +105,7 @@ class Case:
     def __init__(self, folder: Path, style: str, workers: int) -> None:
         self.folder, self.style, self.workers = folder, style, workers
         self.base = folder / "base"
+        folder.mkdir()
         settings = [*settings_of(style), f"run_dir={self.base}"]
         self.rounds = compose(settings).federation.num_rounds
 
@@ -108,6 +114,9 @@ class Case:
             run_federation(compose([*settings, "engine.workers=1"]))
 
         assert in_child(begin) == -signal.SIGKILL
+        compose(
+            [f"run_dir={self.base}", "resume=last", f"engine.workers={workers}"]
+        )  # children know
         self.points = self.points_of(self.copy("points"))
         self.reference = self.copy("reference")
         assert self.resume(self.reference) == 0
@@ -134,13 +143,16 @@ class Case:
         assert self.resume(path, Killer(0, log)) == 0
         return log.read_text().splitlines()
 
-    def kill_at_every_point(self) -> list[str]:
-        """At the second time that a run comes to each point, or the first if there is but one."""
+    def kill_at_every_point(self, step: int) -> list[str]:
+        """At the second time that a run comes to each point, or the first if there is but one.
+
+        Of the points only every `step`-th.
+        """
         wrong = []
         chosen: dict[str, list[int]] = {}
         for number, point in enumerate(self.points, start=1):
             chosen.setdefault(point, []).append(number)
-        for number in sorted(numbers[:2][-1] for numbers in chosen.values()):
+        for number in sorted(numbers[:2][-1] for numbers in chosen.values())[::step]:
             path = self.copy(f"at{number}")
             if self.resume(path, Killer(number)) != -signal.SIGKILL:
                 wrong.append(f"{self.points[number - 1]}: was not killed")
@@ -216,16 +228,19 @@ def warm_up(path: Path, style: str) -> None:
 
 
 def main() -> None:
-    folder, style, workers = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    folder, step = Path(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
+    hydra.compose = remembering(hydra.compose)  # type: ignore[assignment]
     server_run.plot_metrics = lambda *_: None  # type: ignore[assignment]
     server_run.ServerRun._describe_clients = lambda *_: None  # type: ignore[assignment, method-assign]
-    warm_up(folder / "warm", style)
-    case = Case(folder, style, workers)
-    wrong = case.kill_at_every_point() + case.kill_twice()
-    wrong += case.kill_at_random_times(4)
-    assert not outcome(case.reference, case.rounds)["problems"]
-    print(json.dumps({"points": case.points, "wrong": wrong}))
+    anomaly_sheet.draw_sheet = lambda *_: None  # type: ignore[assignment]
+    for style in sys.argv[3:]:
+        warm_up(folder / f"{style}-warm", style)
+        case = Case(folder / style, style, workers=1)
+        wrong = case.kill_at_every_point(step) + case.kill_twice()
+        wrong += case.kill_at_random_times(4 // step)
+        assert not outcome(case.reference, case.rounds)["problems"]
+        print(json.dumps({"case": style, "points": case.points, "wrong": wrong}), flush=True)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from dp_fedmed.learning.anomaly_steps import VECTOR, StatisticStep
 from dp_fedmed.privacy import get_privacy_spent
 from dp_fedmed.privacy.noise import NoiseKey, NoiseStream
 from dp_fedmed.reporting.display import LogDisplay
+from tests.conftest import without_privacy_unless_given
 from tests.federation.anomaly_runs import FIXED_NOISE, Crash, CrashAt, report_of
 
 EVERYONE = ("federation.sampler=all", "federation.sample_rate=1.0")
@@ -42,6 +43,7 @@ def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NoiseStream, "normal", lambda self, shape, *, std: np.zeros(shape))
 
 
+@pytest.mark.usefixtures("with_sheets")
 @pytest.mark.parametrize("style", STYLES)
 def test_every_style_runs_to_its_end_and_leaves_its_files(
     style: str, tiny: Callable[..., Config]
@@ -163,7 +165,7 @@ def changed_data(data: DataSet, positions: np.ndarray, image: str) -> DataSet:
         "white": np.full_like(x[positions], 255),
         "noise": rng.integers(0, 256, x[positions].shape, dtype=np.uint8),
     }[image]
-    return replace(data, train=Records(x, data.train.y, data.train.groups))
+    return replace(data, train=Records(x, data.train.y, data.train.site))
 
 
 def released_for(
@@ -391,13 +393,19 @@ def test_what_a_statistic_is_cannot_change_on_the_way(tiny: Callable[..., Config
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["federation.num_rounds=3"], r"federation\.num_rounds=3.*takes federation\.num_rounds=1"),
+        (
+            ["federation.num_rounds=3"],
+            r"num_rounds=3.*takes federation\.num_rounds=1",
+        ),
         (["privacy=sample", "federation.num_rounds=1"], r"dp_gaussian takes.*num_rounds=2"),
         (["privacy=sample", "federation.max_participations=1"], r"max_participations=2 or null"),
         (["anomaly.backbone=resnet"], r"anomaly\.backbone=resnet is not known.*resnet18"),
         (["anomaly.coreset_size=1"], r"anomaly\.coreset_size=1 is out of range"),
         (["task.metric=dice"], r"task\.metric=dice.*image_auroc"),
-        (["federation.server_optimizer=fedadam"], r"takes federation\.server_optimizer=fedavg"),
+        (
+            ["federation.server_optimizer=fedadam"],
+            r"takes federation\.server_optimizer=fedavg",
+        ),
         (["privacy=user", "privacy.user.clipping=adaptive"], r"use privacy\.user\.clipping=fixed"),
         (["privacy=sample", "privacy.sample.max_grad_norm=2"], r"privacy\.sample\.max_grad_norm=1"),
     ],
@@ -406,7 +414,7 @@ def test_a_setting_that_cannot_be_right_is_answered_with_one_that_works(
     words: list[str], says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
-        compose(["task=textures", *words])
+        compose(["task=textures", *without_privacy_unless_given(words), *words])
 
 
 def test_data_and_dimensions_that_do_not_fit_are_refused(tiny: Callable[..., Config]) -> None:

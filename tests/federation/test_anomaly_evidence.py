@@ -51,12 +51,12 @@ def test_figures_by_client_stay_private_where_clients_do(
 
 
 def test_evaluation_images_come_in_a_clients_proportions() -> None:
-    groups, labels = np.repeat([0, 1, 2], 20), np.tile([0, 1], 30)
-    there = Records(np.zeros((60, 1), np.float32), labels, groups)
+    sites, labels = np.repeat([0, 1, 2], 20), np.tile([0, 1], 30)
+    there = Records(np.zeros((60, 1), np.float32), labels, sites)
     own = Records(np.zeros((15, 1), np.float32), np.zeros(15, int), np.repeat([0, 2], [10, 5]))
     kept = in_proportion(there, own, seed=0, client="a")
-    assert np.bincount(kept.groups).tolist() == [20, 0, 10]
-    assert np.bincount(kept.y[kept.groups == 2]).tolist() == [5, 5]
+    assert np.bincount(kept.site).tolist() == [20, 0, 10]
+    assert np.bincount(kept.y[kept.site == 2]).tolist() == [5, 5]
     nobody = Records(np.zeros((2, 1), np.float32), np.zeros(2, int), np.array([7, 7]))
     assert len(in_proportion(there, nobody, seed=0, client="a")) == 0
     assert len(in_proportion(there, own.subset(np.arange(0)), seed=0, client="a")) == 60

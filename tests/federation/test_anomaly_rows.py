@@ -23,6 +23,7 @@ from dp_fedmed.learning.detector import BANK, Detector
 from dp_fedmed.privacy import gaussian_epsilon, get_privacy_spent
 from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.noise import NoiseKey, NoiseStream
+from tests.conftest import without_privacy_unless_given
 from tests.federation.anomaly_runs import FIXED_NOISE, report_of
 
 ROWS = ("privacy=sample", "anomaly.mechanism=noisy_rows")
@@ -62,7 +63,7 @@ def test_replacing_one_image_moves_what_a_client_sends_by_two_root_m_at_most(
         "noise": np.random.default_rng(5).integers(0, 256, x[5].shape, dtype=np.uint8),
     }[image]
     before = answer(config, records, 3.0).astype(np.float64)
-    after = answer(config, Records(x, records.y, records.groups), 3.0).astype(np.float64)
+    after = answer(config, Records(x, records.y, records.site), 3.0).astype(np.float64)
     assert np.linalg.norm(before, axis=1).max() <= 1.0
     assert 1e-3 < np.linalg.norm(after - before) <= 2.0 * np.sqrt(m)
     assert (after != before).any(axis=1).sum() <= m
@@ -171,7 +172,7 @@ def test_a_setting_that_cannot_be_right_is_answered_with_one_that_works(
 ) -> None:
     filled = [word.format(rows="anomaly.mechanism=noisy_rows") for word in words]
     with pytest.raises(ConfigError, match=says):
-        compose(["task=textures", *filled])
+        compose(["task=textures", *without_privacy_unless_given(filled), *filled])
 
 
 @pytest.mark.parametrize("style", ["none", "noisy_rows"])

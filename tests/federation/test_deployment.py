@@ -1,15 +1,17 @@
-"""A real SuperLink with two SuperNodes, each with its own name, data and noise key."""
+"""A real SuperLink over TLS with three authenticated SuperNodes: the commands of the docs page."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +19,136 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dp_fedmed.config import compose
+from dp_fedmed.data import load_data
+from dp_fedmed.data.clients import deployed_records
 from dp_fedmed.federation.ledger_check import LedgerView
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
+PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+HOST, SITES = "localhost", ("east", "north", "south")
+
+
+def block(words: str, language: str = "bash") -> str:
+    """The page's code block that has these words."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (found,) = [text for text in blocks if words in text]
+    return str(found)
 
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def wait_for(done: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if done():
+            return True
+        time.sleep(0.3)
+    return False
+
+
+@dataclass
+class Deployment:
+    """A folder with a coordinator and three hospitals, all of them on this machine."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {"FLWR_HOME": str(self.folder / "flower_home"), "HOST": HOST, "PORT": str(self.port)}
+        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "RAY_ADDRESS")}
+        return {**kept, **own, "PATH": f"{BIN}:{os.environ['PATH']}"}
+
+    def do(self, script: str, **variables: str) -> str:
+        done = subprocess.run(
+            ["bash", "-euc", script],
+            cwd=self.folder,
+            env=self.environment | variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def begin(self, script: str, log: str, **variables: str) -> None:
+        with (self.folder / f"{log}.log").open("wb") as out:
+            self.processes.append(
+                subprocess.Popen(
+                    ["bash", "-euc", script],
+                    cwd=self.folder,
+                    env=self.environment | variables,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+            )
+
+    def logs(self) -> str:
+        return "".join(path.read_text()[-4000:] for path in self.folder.glob("*.log"))
+
+    def site(self, name: str) -> Path:
+        """What a hospital gives as its data-path."""
+        return self.folder / name / "own.npz"
+
+    def give(self, data: dict[str, Path]) -> None:
+        """Put data where the hospitals' data-paths point."""
+        for name, path in data.items():
+            self.site(name).unlink(missing_ok=True)
+            self.site(name).symlink_to(path)
+
+    def run(self, settings: str, folder: Path, rounds: int) -> dict[str, Any]:
+        """`flwr run` with a run-config, until its run directory is closed; its guarantee."""
+        run = [
+            str(BIN / "flwr"),
+            "run",
+            str(ROOT),
+            "--run-config",
+            f"run-dir='{folder}' {settings}",
+        ]
+        where = {"cwd": self.folder, "env": self.environment}
+        done = subprocess.run(run, capture_output=True, text=True, timeout=60, **where)  # type: ignore[call-overload]
+        report = folder / "privacy_report.json"
+        assert wait_for(
+            lambda: report.exists() and json.loads(report.read_text())["rounds"] == rounds, 240
+        ), done.stdout + done.stderr + self.logs()
+        assert wait_for(lambda: LedgerView(folder).history.closed is not None, 60)
+        time.sleep(2.0)  # the app that wrote the last record still lets go of the directory
+        return json.loads(report.read_text())  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """One SuperLink for all tests here, set up as the page says."""
+    made = Deployment(tmp_path_factory.mktemp("deployment"))
+    made.do(block("openssl"))
+    (made.folder / "flower_home").mkdir()
+    settings = block("[superlink]", "toml").replace("HOST:PORT", f"{HOST}:{made.port}")
+    settings = settings.replace("/absolute/path/ca.pem", str(made.folder / "ca.pem"))
+    (made.folder / "flower_home" / "config.toml").write_text(settings)
+    try:
+        made.begin(block("flower-superlink").replace("0.0.0.0", "127.0.0.1"), "superlink")
+        assert wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", made.port)) == 0, 60)
+        for name in SITES:
+            (made.folder / name).mkdir()
+            made.do(block("ssh-keygen"), NAME=name)
+            made.do(block("flwr supernode register"), NAME=name)
+            where = {"DATA": str(made.site(name)), "STATE": str(made.folder / name / "state")}
+            begin = block("flower-supernode")
+            made.begin(begin, name, NAME=name, OWN_PORT=str(free_port()), **where)
+        yield made
+    finally:
+        for process in made.processes:
+            with contextlib.suppress(ProcessLookupError):  # a stranger, which has left
+                os.killpg(process.pid, 9)
+            process.wait()
 
 
 def medmnist_file(path: Path, seed: int, n: int) -> Path:
@@ -38,107 +160,60 @@ def medmnist_file(path: Path, seed: int, n: int) -> Path:
         images = rng.integers(0, 120, (count, 8, 8)) + 120 * labels[:, None, None]
         arrays[f"{part}_images"] = images.astype(np.uint8)
         arrays[f"{part}_labels"] = labels[:, None].astype(np.uint8)
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(path, **arrays)
     return path
 
 
-@contextlib.contextmanager
-def deployment(tmp_path: Path, data: dict[str, Path]) -> Iterator[dict[str, str]]:
-    """The environment of a running deployment: a coordinator, and a site for each data path."""
-    home = tmp_path / "flower_home"
-    home.mkdir()
-    environment = {
-        **os.environ,
-        "FLWR_HOME": str(home),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "PATH": f"{BIN}:{os.environ['PATH']}",
-    }
-    environment.pop("PYTHONPATH", None)
-    address = f"127.0.0.1:{free_port()}"
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{address}"\ninsecure = true\n'
-    )
-    commands = [[str(BIN / "flower-superlink"), "--insecure", "--port", address.split(":")[1]]]
-    for name, path in data.items():
-        own = f"client-id='{name}' data-path='{path}' state-dir='{tmp_path / name / 'state'}'"
-        node = [str(BIN / "flower-supernode"), "--insecure", "--superlink", address]
-        commands.append([*node, "--port", str(free_port()), "--node-config", own])
-    processes = []
-    for command in commands:
-        log = (tmp_path / f"{len(processes)}.log").open("w")
-        processes.append(
-            subprocess.Popen(
-                command,
-                env=environment,
-                stdout=log,
-                stderr=log,
-                cwd=tmp_path,
-                start_new_session=True,
-            )
-        )
-        time.sleep(3)
-    try:
-        yield environment
-    finally:
-        for process in processes:
-            os.killpg(process.pid, 9)
-            process.wait()
+def trained_on(task: str, path: Path, *words: str) -> int:
+    """How many records a site with these data trains on."""
+    config = compose([f"task={task}", *words])
+    own = replace(config.data, path=str(path))
+    return len(deployed_records(config, load_data(own, seed=0, at_site=True))[0])
 
 
-@pytest.fixture
-def sites(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Two hospitals with a file each."""
-    data = {
-        name: medmnist_file(tmp_path / name / "own.npz", number, 40 + 10 * number)
-        for number, name in enumerate(("north", "south"))
-    }
-    with deployment(tmp_path, data) as environment:
-        yield environment
+def refused(deployment: Deployment, name: str) -> None:
+    """A SuperNode with a key that nobody registered is not let in."""
+    deployment.do(block("ssh-keygen"), NAME=name)
+    where = {"DATA": "/none", "STATE": str(deployment.folder / name)}
+    deployment.begin(block("flower-supernode"), name, NAME=name, OWN_PORT=str(free_port()), **where)
+    log = deployment.folder / f"{name}.log"
+    assert wait_for(lambda: deployment.processes[-1].poll() is not None, 60), log.read_text()
 
 
 @pytest.mark.slow
 def test_sites_train_on_their_own_data_with_their_own_keys(
-    sites: dict[str, str], tmp_path: Path
+    deployment: Deployment, tmp_path: Path
 ) -> None:
-    server = medmnist_file(tmp_path / "server" / "public.npz", 9, 20)
+    sizes = dict(zip(SITES, (60, 40, 50), strict=True))
+    deployment.give(
+        {
+            name: medmnist_file(tmp_path / f"{name}.npz", number, sizes[name])
+            for number, name in enumerate(SITES)
+        }
+    )
+    server = medmnist_file(tmp_path / "public.npz", 9, 20)
     folder = tmp_path / "run"
     overrides = (
-        f"data.path={server} federation.num_clients=2 federation.num_rounds=1 "
+        f"data.path={server} federation.num_clients=3 federation.num_rounds=1 "
         "privacy.sample.noise_multiplier=1.0 privacy.sample.target_epsilon=null "
         "privacy.sample.grad_mode=hooks model._target_=dp_fedmed.models.MLP"
     )
-    settings = f"task='medmnist' privacy='sample' run-dir='{folder}'"
-    run = [str(BIN / "flwr"), "run", str(ROOT), "--run-config"]
-
-    def flower(run_config: str, rounds: int) -> dict[str, Any]:
-        done = subprocess.run(
-            [*run, run_config], capture_output=True, text=True, env=sites, cwd=tmp_path, timeout=60
-        )
-        deadline = time.monotonic() + 120
-        report = folder / "privacy_report.json"
-        while time.monotonic() < deadline and not (
-            report.exists() and json.loads(report.read_text())["rounds"] == rounds
-        ):
-            time.sleep(0.5)
-        logs = "".join(path.read_text() for path in tmp_path.glob("*.log"))
-        assert report.exists(), done.stdout + done.stderr + logs[-3000:]
-        guarantee = json.loads(report.read_text())["guarantees"][0]
-        assert {client["rounds"] for client in guarantee["clients"].values()} == {rounds}
-        return dict(guarantee)
-
-    first = flower(f"{settings} overrides='{overrides}'", 1)
-    assert {name: client["records"] for name, client in first["clients"].items()} == {
-        "north": 40 + 12,
-        "south": 50 + 12,
-    }
+    settings = "task='medmnist' privacy='sample'"
+    refused(deployment, "stranger")
+    report = deployment.run(f"{settings} overrides='{overrides}'", folder, 1)
+    first = report["guarantees"][0]
+    found = {name: client["records"] for name, client in first["clients"].items()}
+    assert found == {name: trained_on("medmnist", deployment.site(name)) for name in SITES}
+    assert report["contributed_less"] == {}
     assert not (folder / "partition.png").exists(), "the server does not know who holds what"
-    wait_until_closed(folder)
     more = overrides.replace("num_rounds=1", "num_rounds=2")
-    second = flower(f"{settings} resume='last' overrides='{more}'", 2)
+    again = deployment.run(f"{settings} resume='last' overrides='{more}'", folder, 2)
+    second = again["guarantees"][0]
+    assert {client["rounds"] for client in second["clients"].values()} == {2}
     assert second["epsilon"] > first["epsilon"]
-    for name in ("north", "south"):
-        state = tmp_path / name / "state"
+    for name in SITES:
+        state = deployment.folder / name / "state"
         assert (state / "noise.key").stat().st_mode & 0o077 == 0
         lines = (state / f"{name}.jsonl").read_text().splitlines()
         assert [json.loads(line)["kind"] for line in lines] == ["CHARGE", "ANSWER"] * 2
@@ -169,55 +244,34 @@ def tiles(folder: Path, n: int, seed: int, *, mode: str = "L", has_test: bool = 
 
 
 @pytest.mark.slow
-def test_sites_find_anomalies_with_folders_of_their_own(tmp_path: Path) -> None:
-    """North has defects of its own and grey images; south has normal ones only, in colour."""
+def test_sites_find_anomalies_with_folders_of_their_own(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    """North has defects of its own and grey images; others have normal ones only, in colour."""
     data = {
-        "north": tiles(tmp_path / "north" / "own", 20, 0),
-        "south": tiles(tmp_path / "south" / "own", 40, 1000, mode="RGB", has_test=False),
+        "north": tiles(tmp_path / "north", 20, 0),
+        "south": tiles(tmp_path / "south", 40, 1000, mode="RGB", has_test=False),
+        "east": tiles(tmp_path / "east", 20, 2000, mode="RGB", has_test=False),
     }
-    server, folder = tiles(tmp_path / "server" / "public", 12, 5000), tmp_path / "run"
+    deployment.give(data)
+    server, folder = tiles(tmp_path / "public", 12, 5000), tmp_path / "run"
     overrides = (
-        f"data.path={server} data.image_size=32 federation.num_clients=2 "
+        f"data.path={server} data.image_size=32 federation.num_clients=3 "
         "anomaly.backbone=tiny anomaly.grid=8 anomaly.dimension=4 anomaly.server_trusted=false "
         "federation.client_evaluate_every=2 privacy.sample.noise_multiplier=1.0 "
         "privacy.sample.target_epsilon=null"
     )
-    settings = f"task='mvtec_folder' privacy='sample' run-dir='{folder}' overrides='{overrides}'"
-    with deployment(tmp_path, data) as environment:
-        done = subprocess.run(
-            [str(BIN / "flwr"), "run", str(ROOT), "--run-config", settings],
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=tmp_path,
-            timeout=60,
-        )
-        deadline = time.monotonic() + 240
-        while time.monotonic() < deadline and not (folder / "pictures.png").exists():
-            time.sleep(0.5)
-        logs = "".join(path.read_text() for path in tmp_path.glob("*.log"))
-        assert (folder / "pictures.png").exists(), done.stdout + done.stderr + logs[-4000:]
-        wait_until_closed(folder)
-    report = json.loads((folder / "privacy_report.json").read_text())
-    (guarantee,) = report["guarantees"]
+    settings = f"task='mvtec_folder' privacy='sample' overrides='{overrides}'"
+    (guarantee,) = deployment.run(settings, folder, 2)["guarantees"]
     assert {name: client["records"] for name, client in guarantee["clients"].items()} == {
-        "north": 17,
-        "south": 34,
-    }, "normal images, less the seventh that each keeps for validation"
-    private = [
-        json.loads(line) for line in (folder / "private" / "rounds.jsonl").read_text().splitlines()
-    ]
-    last = private[-1]["clients"]
+        name: trained_on("mvtec_folder", path, "data.image_size=32") for name, path in data.items()
+    }, "normal images, less the seventh or so that each keeps for validation"
+    private = (folder / "private" / "rounds.jsonl").read_text().splitlines()
+    last = json.loads(private[-1])["clients"]
     assert last["north"]["image_auroc"] > 0.5, "its own defects are found"
     assert last["south"].keys() == {"normal_score"}, "it has none"
     public = (folder / "metrics.jsonl").read_text()
     assert "normal_score" not in public
     assert "fairness" not in public
+    assert (folder / "pictures.png").exists()
     assert LedgerView(folder).history.closed == "completed"
-
-
-def wait_until_closed(folder: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and LedgerView(folder).history.closed is None:
-        time.sleep(0.5)
-    time.sleep(2.0)  # the app that wrote the last record still lets go of the directory

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 import torch
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
 
 from dp_fedmed.config import Config, ConfigError, compose
 from dp_fedmed.federation.engines import run_federation
+from dp_fedmed.federation.flower_compat import RAY_ADDRESS, RAY_LOOPBACK, run_on_ray
 from dp_fedmed.federation.ledger_check import LedgerView
 from dp_fedmed.federation.run_directory import RunDirectory
 from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.reporting.display import LogDisplay
+from dp_fedmed.sweeps.ray_cluster import ray_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
@@ -29,6 +34,78 @@ SETTINGS = {
     "digits": ["data.partition.name=dirichlet", "training.local_steps=3"],
     "cells": ["data.num_records=40", "data.image_size=32", "model.args.channels=[4,8]"],
 }
+
+
+@pytest.fixture(scope="module")
+def one_ray() -> Iterator[list[psutil.Process]]:
+    """One Ray for all tests here, and the processes that it began with."""
+    before = set(psutil.Process().children(recursive=True))
+    with ray_cluster(2):
+        yield [p for p in psutil.Process().children(recursive=True) if p not in before]
+
+
+def listening(processes: Iterable[psutil.Process]) -> set[str]:
+    """The addresses at which processes wait for whoever connects."""
+    found = set()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            sockets = process.net_connections("inet")
+            found |= {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN}
+    return found
+
+
+@pytest.mark.slow
+def test_ray_on_one_machine_is_heard_on_this_machine_alone(
+    one_ray: list[psutil.Process], small: Callable[..., Config]
+) -> None:
+    class Looks(LogDisplay):
+        seen: set[str] = set()  # noqa: RUF012
+
+        def round(self, record: RoundRecord) -> None:
+            keeper = one_ray[0]
+            self.seen |= listening([keeper, *keeper.children(recursive=True), psutil.Process()])
+
+    display = Looks()
+    result = run_federation(small("engine=ray", "engine.workers=2", "privacy=none"), display)
+    assert result.stopped == "completed"
+    assert display.seen <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+    assert display.seen, "something listens, or nothing was looked at"
+
+
+@pytest.mark.parametrize(
+    ("address", "here"), [(None, True), ("127.0.0.1:6379", True), ("10.0.0.7:6379", False)]
+)
+def test_a_ray_that_is_started_here_is_bound_to_loopback(
+    address: str | None, here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import flwr.simulation
+    from ray._private import ray_constants
+
+    allowed = ray_constants.ENABLE_RAY_CLUSTER
+    seen: list[tuple[bool, bool, dict[str, object]]] = []
+
+    def look(*_: object, backend_config: dict[str, dict[str, object]], **__: object) -> None:
+        loopback = all(os.environ.get(key) == value for key, value in RAY_LOOPBACK.items())
+        seen.append((loopback, ray_constants.ENABLE_RAY_CLUSTER, backend_config["init_args"]))
+
+    monkeypatch.setattr(flwr.simulation, "run_simulation", look)
+    monkeypatch.delenv(RAY_ADDRESS, raising=False)
+    run_on_ray(ServerApp(), ClientApp(), num_clients=1, num_cpus=1, address=address)
+    ((loopback, clusters, init),) = seen
+    assert (loopback, clusters) == (here, allowed and not here)
+    assert init["include_dashboard"] is False
+    assert init.get("_node_ip_address", "127.0.0.1") == "127.0.0.1"
+    assert allowed == ray_constants.ENABLE_RAY_CLUSTER, "a cluster can be joined afterwards"
+
+
+def test_a_run_on_a_cluster_is_resumed_on_this_machine(tmp_path: Path) -> None:
+    run = f"run_dir={tmp_path}"
+    stored = compose(["engine=ray", "engine.address=auto", "privacy=none", run])
+    (tmp_path / "config.yaml").write_text(stored.to_yaml())
+    assert compose([run, "resume=last", "engine=local"]).engine.address is None
+    assert compose([run, "resume=last", "engine.workers=2"]).engine.address == "auto"
+    with pytest.raises(ConfigError, match=r"engine\.address=auto is a Ray cluster's"):
+        compose([run, "resume=last", "engine=local", "engine.address=auto"])
 
 
 def final_model(config: Config) -> dict[str, np.ndarray]:
@@ -58,7 +135,7 @@ def test_one_worker_and_several_give_the_same_model(
 def test_clients_with_several_threads_work_on_a_pool_and_never_hang(
     small: Callable[..., Config], tmp_path: Path
 ) -> None:
-    settings = ["task=digits", "training.threads=2", "federation.num_clients=2"]
+    settings = ["task=digits", "privacy=none", "training.threads=2", "federation.num_clients=2"]
     more = ["federation.num_rounds=2", "engine.workers=2", f"run_dir={tmp_path}/pool"]
     command = [sys.executable, "-c", "from dp_fedmed.cli import entry; entry()", "run"]
     subprocess.run([*command, *settings, *more], check=True, timeout=200, capture_output=True)
@@ -71,6 +148,7 @@ def test_clients_with_several_threads_work_on_a_pool_and_never_hang(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
 def test_a_lost_ray_worker_ends_the_run_and_it_goes_on_elsewhere(
     small: Callable[..., Config],
 ) -> None:
@@ -115,6 +193,7 @@ def guarantees(folder: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
 def test_ray_gives_the_same_model_as_local(small: Callable[..., Config]) -> None:
     settings = ["task=digits", *SETTINGS["digits"]]
     local = final_model(small(*settings))
@@ -122,6 +201,7 @@ def test_ray_gives_the_same_model_as_local(small: Callable[..., Config]) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
 def test_hybrid_on_ray_is_the_same_and_costs_the_same_as_on_local(
     small: Callable[..., Config],
 ) -> None:
@@ -133,10 +213,12 @@ def test_hybrid_on_ray_is_the_same_and_costs_the_same_as_on_local(
     assert guarantees(here) == guarantees(there)
 
 
-@pytest.fixture
-def flower(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """`flwr run` with a SuperLink of its own, which is stopped afterwards."""
-    home = tmp_path / "flower_home"
+@pytest.fixture(scope="module")
+def flower(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """`flwr run` with one SuperLink for all, which is stopped afterwards."""
+    home = tmp_path_factory.mktemp("flower") / "flower_home"
     environment = {
         **os.environ,
         "FLWR_HOME": str(home),
@@ -144,6 +226,7 @@ def flower(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     environment.pop("PYTHONPATH", None)
+    environment.pop(RAY_ADDRESS, None)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -151,7 +234,7 @@ def flower(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess
             capture_output=True,
             text=True,
             env=environment,
-            cwd=tmp_path,
+            cwd=home.parent,
             timeout=240,
         )
 
@@ -227,6 +310,7 @@ def finished(path: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
 def test_a_run_that_began_on_local_goes_on_the_same_on_ray_and_under_flwr_run(
     flower: Callable[..., subprocess.CompletedProcess[str]],
     small: Callable[..., Config],
@@ -286,26 +370,23 @@ def test_an_anomaly_run_that_began_on_local_ends_the_same_under_flwr_run(
 def test_the_bundle_carries_code_and_conf_but_no_run(tmp_path: Path) -> None:
     import zipfile
 
-    marker = ROOT / "checkpoints" / "test_bundle_run"
-    marker.mkdir(parents=True, exist_ok=True)
-    (marker / "metrics.jsonl").write_text("{}\n")
-    (marker / "private").mkdir(exist_ok=True)
-    (marker / "private" / "ledger.jsonl").write_text("{}\n")
-    try:
-        done = subprocess.run(
-            [str(Path(sys.executable).parent / "flwr"), "build", "--app", str(ROOT)],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-        )
-        assert done.returncode == 0, done.stderr + done.stdout
-        bundle = next(tmp_path.glob("*.fab"))
-        names = zipfile.ZipFile(bundle).namelist()
-    finally:
-        for path in sorted(marker.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-        marker.rmdir()
+    app = tmp_path / "dp-fedmed"  # `flwr build` refuses a clone in a folder like dp_fedmed
+    leave = shutil.ignore_patterns(".*cache*", ".git", ".venv", "checkpoints", "site")
+    shutil.copytree(ROOT, app, ignore=leave)
+    run = app / "checkpoints" / "a_run"
+    (run / "private").mkdir(parents=True)
+    (run / "metrics.jsonl").write_text("{}\n")
+    (run / "private" / "ledger.jsonl").write_text("{}\n")
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "flwr"), "build", "--app", str(app)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    bundle = next(tmp_path.glob("*.fab"))
+    names = zipfile.ZipFile(bundle).namelist()
     assert "conf/config.yaml" in names
     assert "dp_fedmed/server_app.py" in names
     assert "dp_fedmed/reporting/templates/card.md" in names, "a run writes its privacy card"
-    assert not [n for n in names if "test_bundle_run" in n or "private/" in n]
+    assert not [n for n in names if "a_run" in n or "private/" in n]

@@ -7,7 +7,13 @@ import pytest
 from bench.faults import faulty_run
 
 
-@pytest.mark.parametrize(("style", "clients", "rate"), [("user", 100, 0.5), ("sample", 20, 1.0)])
+@pytest.mark.parametrize(
+    ("style", "clients", "rate"),
+    [
+        ("sample", 20, 1.0),
+        pytest.param("user", 100, 0.5, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_full_of_faults_ends_with_the_right_epsilon_and_leaves_nothing(
     style: str, clients: int, rate: float
 ) -> None:

@@ -22,6 +22,7 @@ from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.ledger_check import LedgerView
 from dp_fedmed.federation.local_grid import FIRST_NODE_ID, LocalGrid
 from dp_fedmed.federation.nodes import NodeError, wait_for_nodes
+from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.federation.run_directory import RunDirectory
 from dp_fedmed.federation.server_run import RunResult
 from dp_fedmed.privacy.noise import NoiseStream
@@ -289,8 +290,7 @@ class Listener(logging.Handler):
         self.said: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name != "dp_fedmed.client_app":
-            self.said.append(record.getMessage())
+        self.said.append(record.getMessage())
 
 
 @pytest.fixture(scope="module")
@@ -303,12 +303,15 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Attack
             attacks = {HONEST + i: a.reply for i, a in enumerate(attacks_on(style).values())}
             clients = HONEST + len(attacks)
             listener = Listener()
-            logging.getLogger("dp_fedmed").addHandler(listener)
+            heard = (logging.getLogger("dp_fedmed"), cohort_logger)
+            for logger in heard:
+                logger.addHandler(listener)
             try:
                 config = settings(style, path / "attacked", *NETWORK, clients=clients)
                 result = federate(config, attacks)
             finally:
-                logging.getLogger("dp_fedmed").removeHandler(listener)
+                for logger in heard:
+                    logger.removeHandler(listener)
             quiet = federate(settings(style, path / "quiet", *NETWORK, clients=clients), {})
             known[style] = Attacked(result, listener.said, epsilons(quiet.run_dir))
         return known[style]
@@ -440,20 +443,18 @@ def test_evaluations_are_checked_alike(
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_anomaly_answers_are_checked_alike(
-    style: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_anomaly_answers_are_checked_alike(style: str, tmp_path: Path) -> None:
     names = ("NaN", "other floats", "another shape", "32 MB", "1e30 examples", "an old reply")
     rounds = 1 if style == "none" else 2
     attacks = {HONEST + i: REFUSED[name].reply for i, name in enumerate(names)}
     attacks[HONEST + len(names)] = BOUNDED["1e30"]
     clients = HONEST + len(attacks)
     config = settings(style, tmp_path / "run", *ANOMALY, rounds=rounds, clients=clients)
-    with caplog.at_level(logging.WARNING, logger="dp_fedmed"):
-        result = federate(config, attacks)
+    result = federate(config, attacks)
     assert (result.stopped, result.rounds) == ("completed", rounds)
+    said = next(result.run_dir.rglob("run.log")).read_text().splitlines()
     for number in range(HONEST, HONEST + len(names)):
-        about = [m for m in caplog.messages if f"{name_of(number)} contributed" in m]
+        about = [line for line in said if f"{name_of(number)} contributed" in line]
         assert 1 <= len(about) == len({m.partition("nothing")[2] for m in about})
     model = RunDirectory(result.run_dir).load_model()
     assert all(np.abs(value).max() < 1e6 for value in model.values())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -169,3 +171,37 @@ def test_a_node_that_does_not_exist_is_an_error(grid_of) -> None:
     grid = grid_of(apps.app_of(apps.add_partition_number), 1)
     with pytest.raises(ValueError, match="no node 7"):
         list(grid.send_and_receive([Message(RecordDict(), 7, "train")]))
+
+
+LEFT_OPEN = """
+import os, signal, sys
+from dp_fedmed.federation.local_grid import LocalGrid
+from tests.federation import apps
+from tests.federation.test_local_grid import ask
+import psutil
+grid = LocalGrid(apps.app_of(apps.add_partition_number), num_clients=2, workers=2)
+assert len(ask(grid)) == 2
+children = psutil.Process().children()
+for child in children:
+    os.kill(child.pid, signal.SIGTERM)
+assert not any(reply.has_error() for reply in ask(grid))
+assert psutil.Process().children() == children, "workers ignore it"
+print(*(child.pid for child in children), flush=True)
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("exits", 0), ("killed", -signal.SIGKILL)])
+def test_workers_that_ignore_sigterm_do_not_outlive_their_parent(end: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN, end], stdout=subprocess.PIPE, text=True, timeout=60
+    )
+    assert done.returncode == code
+    workers = [int(pid) for pid in done.stdout.split()]
+    assert len(workers) == 2
+    deadline = time.monotonic() + 10
+    while any(psutil.pid_exists(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    alive = [p for p in workers if psutil.pid_exists(p)]
+    assert all(psutil.Process(p).status() == psutil.STATUS_ZOMBIE for p in alive)

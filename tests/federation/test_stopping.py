@@ -27,9 +27,9 @@ from dp_fedmed.federation.stopping import StopRequest, on_ctrl_c
 
 SETTINGS = [
     *("task=digits", "recipe=none", "federation.num_clients=4", "federation.num_rounds=400"),
-    *("checkpoint.every=300", "privacy=hybrid", "privacy.sample.grad_mode=hooks"),
-    *("model._target_=dp_fedmed.models.MLP", "model.args.hidden=[4]"),
+    *("checkpoint.every=300", "model._target_=dp_fedmed.models.MLP", "model.args.hidden=[4]"),
 ]
+HYBRID = ("privacy=hybrid", "privacy.sample.grad_mode=hooks")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -83,10 +83,11 @@ class Terminal:
         return os.waitstatus_to_exitcode(status)
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_panel_is_drawn_and_ctrl_c_ends_the_round(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     rounds_to_be_seen = "training.local_steps=40"  # of some tenths of a second
-    terminal = Terminal(command(folder, "engine.workers=2", rounds_to_be_seen))
+    terminal = Terminal(command(folder, *HYBRID, "engine.workers=2", rounds_to_be_seen))
     terminal.read_until(lambda seen: re.search(r"\b[2-9] of 400", seen) is not None)
     terminal.press_ctrl_c()
     assert terminal.exit_code() == 130
@@ -144,20 +145,53 @@ def test_without_a_terminal_there_are_lines_and_a_second_ctrl_c_ends_at_once(
     assert (result.stopped, result.rounds) == ("completed", 1)
 
 
+def test_sigterm_to_the_whole_group_costs_the_round_no_client(tmp_path: Path) -> None:
+    """As `timeout`, systemd and batch systems send it: workers get it too."""
+    folder = tmp_path / "run"
+    words = ("engine.workers=2", "training.local_steps=1000", "privacy=none")
+    process = subprocess.Popen(
+        command(folder, *words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    while not (line := process.stdout.readline()).startswith("round 1 ·"):
+        assert line
+    time.sleep(0.3)  # amid round 2
+    os.killpg(process.pid, signal.SIGTERM)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, rest
+    assert "died" not in rest
+    assert "interrupted after round" in rest
+    rows = [row for row in RunDirectory(folder).metrics() if "failed" in row]
+    assert len(rows) > 1
+    assert not any(row["failed"] for row in rows)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
 @pytest.mark.usefixtures("heard_ctrl_c")
-def test_the_first_request_waits_for_the_round_only_while_there_are_rounds() -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_request_waits_for_the_round_only_while_there_are_rounds(
+    sent: signal.Signals,
+) -> None:
     stop, told = StopRequest(), threading.Event()
     with on_ctrl_c(stop):
         with stop.during_rounds(told.set):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), sent)
             assert told.wait(5)
             assert (stop.after_round, stop.at_once) == (True, False)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert not stop.at_once, "timeout sends it to the process and again to its group"
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGINT)
         assert stop.at_once
     early = StopRequest()
     with on_ctrl_c(early), pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), sent)
 
 
 @pytest.mark.usefixtures("heard_ctrl_c")

@@ -16,6 +16,7 @@ from dp_fedmed.config import Config, ConfigError, compose
 from dp_fedmed.federation.engines import run_federation
 from dp_fedmed.federation.ledger_check import LedgerView
 from dp_fedmed.learning.local_only import part_of
+from tests.studies import STUDY
 
 Small = Callable[..., Config]
 LOCAL = "federation.topology=local_only"
@@ -42,12 +43,12 @@ def test_the_pool_holds_the_very_records_that_the_clients_train_with(small: Smal
 
 def test_a_patient_is_capped_over_the_whole_pool(small: Small) -> None:
     config = small(
-        *("task=textures", POOLED, "data.num_records=80", "data.image_size=32"),
-        *("data.group_by=groups", "data.max_records_per_group=3", "federation.num_rounds=1"),
+        *("privacy=none", *STUDY, POOLED, "data.group_by=patient", "data.max_records_per_group=3"),
+        *("federation.num_rounds=1", "data.client_val_fraction=0"),
     )
     train, _ = ClientRuntime(config).records({"partition-id": 0, "num-partitions": 1})
-    assert train.groups is not None
-    assert np.unique(train.groups, return_counts=True)[1].max() <= 3
+    assert train.patient is not None
+    assert np.unique(train.patient, return_counts=True)[1].max() == 3
 
 
 def test_clients_alone_average_to_the_federation_after_one_round(small: Small) -> None:

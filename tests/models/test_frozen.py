@@ -116,3 +116,9 @@ def test_arguments_that_cannot_work_are_named(
 def test_a_table_is_not_taken_for_an_image() -> None:
     with pytest.raises(ValueError, match="FourierLinear"):
         ScatteringLinear((30,), 2)
+
+
+def test_a_filter_bank_computes_in_the_precision_of_its_input() -> None:
+    """The comparison of records before round 1 is made in float64."""
+    made = FilterBankSegmenter((1, 16, 16), 2).double()(torch.zeros(1, 1, 16, 16).double())
+    assert made.dtype == torch.float64

@@ -116,3 +116,32 @@ def test_outputs_that_do_not_fit_the_classes_are_refused() -> None:
 def test_an_image_too_small_for_the_network_is_explained() -> None:
     with pytest.raises(ConfigError, match="at most 4 entries"):
         build("dp_fedmed.models.SmallCNN", channels=[2] * 5)
+
+
+@pytest.mark.parametrize("width", [2, 7, 8, 30, 32, 64])
+def test_a_tables_batch_norm_is_replaced_by_groups_that_leave_something(width: int) -> None:
+    config = ModelConfig(_target_=f"{__name__}.normalised", args={"width": width})
+    model = build_model(config, input_shape=(30,), num_classes=2, seed=0)
+    norm = model[1]
+    assert isinstance(norm, nn.GroupNorm)
+    assert norm.num_channels // norm.num_groups >= min(4, width)
+    out = model.train()(torch.randn(5, 30))
+    assert float(out.detach().std(dim=0).min()) > 0.0
+
+
+def normalised(width: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(30, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 2)
+    )
+
+
+def test_whatever_a_network_raises_is_named() -> None:
+    config = ModelConfig(_target_=f"{__name__}.Asserts")
+    with pytest.raises(ConfigError, match=r"cannot take a record of shape \(30,\): AssertionError"):
+        build_model(config, input_shape=(30,), num_classes=2, seed=0)
+
+
+class Asserts(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.shape[1] == 31
+        return x

@@ -14,6 +14,7 @@ from dp_fedmed.privacy.auditing import (
     Guesses,
     count_correct,
     epsilon_lower_bound,
+    gaussian_lower_bound,
     p_value,
     plan_guesses,
 )
@@ -183,3 +184,25 @@ def test_scores_are_guessed_from_both_ends() -> None:
 def test_what_makes_no_sense_is_refused(call, said: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=said):
         call()
+
+
+@pytest.mark.parametrize("mu", [0.1, 1.0, 3.0])
+def test_a_true_mu_is_hardly_ever_exceeded(mu: float) -> None:
+    """A Gaussian release with the shift that it claims, 500 times with and without."""
+    rng = np.random.default_rng(0)
+    right = stats.norm.cdf(mu / 2.0)
+    hits, alarms = rng.binomial(500, right, 2000), rng.binomial(500, 1.0 - right, 2000)
+    bounds = [
+        gaussian_lower_bound(hits=int(k), present=500, false_alarms=int(j), absent=500)
+        for k, j in zip(hits, alarms, strict=True)
+    ]
+    assert np.mean(np.array(bounds) > mu) <= 0.05
+    assert np.mean(bounds) > mu - 0.75
+
+
+def test_mu_is_0_without_evidence_and_finite_with_all_of_it() -> None:
+    even = gaussian_lower_bound(hits=50, present=100, false_alarms=50, absent=100)
+    assert even == 0.0 == gaussian_lower_bound(hits=0, present=9, false_alarms=9, absent=9)
+    assert 4.0 < gaussian_lower_bound(hits=500, present=500, false_alarms=0, absent=500) < 5.0
+    with pytest.raises(ValueError, match="cannot have been"):
+        gaussian_lower_bound(hits=3, present=2, false_alarms=0, absent=1)

@@ -91,7 +91,7 @@ def test_a_target_out_of_reach_says_what_could_be_reached():
 
 def test_rdp_has_a_floor_that_pld_has_not():
     plan = {"target_delta": 1e-9, "sample_rate": 0.1, "steps_per_round": 1, "num_rounds": 1}
-    with pytest.raises(ValueError, match="accountant='pld'"):
+    with pytest.raises(ValueError, match="accountant='tight'"):
         compute_noise_multiplier(target_epsilon=0.005, **plan)
     sigma = compute_noise_multiplier(target_epsilon=0.005, accountant="pld", **plan)
     assert compute_epsilon(noise_multiplier=sigma, accountant="pld", **plan) <= 0.005

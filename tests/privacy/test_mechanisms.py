@@ -189,6 +189,26 @@ def test_laplace_noise_survives_the_ends_of_the_exponent_range():
     assert math.isfinite(LaplaceMechanism(epsilon=1.0, sensitivity=1e60).add_noise(1.0))
 
 
+def test_private_mean_is_not_rounded_before_it_is_noised(monkeypatch):
+    """At 2⁵³ a float's step is 2: a mean that is rounded first moves by three times its due."""
+    scales = []
+
+    def drawn(rng, *, numerator, denominator, size):
+        scales.append(numerator)
+        return [noise]
+
+    monkeypatch.setattr("dp_fedmed.privacy.mechanisms.discrete_laplace", drawn)
+    low = 2.0**53
+    one, two = [low, low, low + 2], [low, low + 2, low + 2]
+    answers = []
+    for data, shifts in ((two, 0), (one, 1)):
+        noise = shifts * scales[0] if shifts else 0
+        answers.append(
+            LaplaceMechanism(epsilon=1.0).private_mean(data, lower=low, upper=low + 2, n=3, seed=1)
+        )
+    assert answers[0] == answers[1], "a neighbour is the same data with noise of one scale more"
+
+
 def test_private_mean_needs_a_public_n_and_a_range():
     mechanism = LaplaceMechanism(epsilon=1.0)
     with pytest.raises(ValueError, match="n=3 is public"):

@@ -26,7 +26,7 @@ WORDS = {
     "sample": ["privacy=sample", "data.partition.name=dirichlet"],
     "hybrid": ["privacy=hybrid", "federation.num_clients=8", "federation.sample_rate=0.5"],
     "public": ["privacy=sample", "privacy.noise_seed=7"],
-    "cells": [*CELLS, "federation.num_rounds=1", "engine.workers=1"],
+    "cells": ["privacy=none", *CELLS, "federation.num_rounds=1", "engine.workers=1"],
 }
 
 

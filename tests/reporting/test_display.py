@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from dp_fedmed.config import compose
-from dp_fedmed.federation.server_run import public_record
+from dp_fedmed.federation.server_run import RunResult, public_record
 from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.reporting.display import STOPPING, ConsoleDisplay
 from dp_fedmed.reporting.live import LivePanel
@@ -58,7 +59,7 @@ def test_a_gauge_is_coloured_by_the_share_that_is_spent(spent: float, colour: st
 def test_a_cohort_is_shown_only_where_it_is_public() -> None:
     record = seen(1, 0.5, cohort=["client-00000", "client-00001"], failed={"client-00001": "late"},
                   train_loss=0.4321)  # fmt: skip
-    public = LivePanel(compose(["task=digits"]))
+    public = LivePanel(compose(["task=digits", "privacy=none"]))
     public.round(record)
     assert "1 of 2 clients answered, train loss 0.4321" in plain(drawn(public))
     for style in ("sample", "user", "hybrid"):
@@ -70,7 +71,7 @@ def test_a_cohort_is_shown_only_where_it_is_public() -> None:
 
 
 def test_the_time_left_comes_from_the_last_rounds() -> None:
-    panel = LivePanel(compose(["task=digits", "federation.num_rounds=11"]))
+    panel = LivePanel(compose(["task=digits", "privacy=none", "federation.num_rounds=11"]))
     panel.begin(0, {})
     assert panel.seconds_left() is None
     assert "left" not in plain(drawn(panel))
@@ -92,8 +93,22 @@ def test_a_narrow_terminal_is_not_overrun(width: int) -> None:
 
 def test_without_a_terminal_there_are_plain_lines() -> None:
     file = io.StringIO()
-    with ConsoleDisplay(compose(["task=digits"]), Console(file=file, width=60)) as display:
+    config = compose(["task=digits", "privacy=none"])
+    with ConsoleDisplay(config, Console(file=file, width=60)) as display:
         display.round(seen(1, 0.5, epsilons={"sample": 0.5}))
         display.stopping()
     said = file.getvalue().splitlines()
     assert said == ["round 1 · val accuracy 0.5000, loss 0.5000 · ε_sample 0.500", STOPPING]
+
+
+def test_the_time_of_a_resumed_run_is_that_of_its_part(tmp_path: Path) -> None:
+    config = compose(["task=digits", "privacy=none", "federation.num_rounds=40"])
+    for done, said in (
+        (0, "40 of 40 rounds in 6.2 s"),
+        (20, "rounds, this part of the run in 6.2"),
+    ):
+        file = io.StringIO()
+        display = ConsoleDisplay(config, Console(file=file, width=200))
+        display.begin(done, {})
+        display.summary(config, RunResult(run_dir=tmp_path, rounds=40, seconds=6.2))
+        assert said in file.getvalue()

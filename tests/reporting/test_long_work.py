@@ -20,7 +20,7 @@ ROWS = np.arange(400, dtype=np.float32).reshape(200, 2)
 def shown(*, is_terminal: bool, patience: float) -> str:
     text = io.StringIO()
     console = Console(file=text, force_terminal=is_terminal, width=100)
-    with ConsoleDisplay(compose(["task=textures"]), console) as display:
+    with ConsoleDisplay(compose(["task=textures", "privacy=none"]), console) as display:
         greedy_k_center(ROWS, 100, progress=telling("choosing patches", patience=patience))
         telling("merging banks", patience=patience)(1, 2)
         if display._live is not None:
@@ -32,7 +32,7 @@ def test_long_work_has_a_bar_of_its_own_that_goes_away() -> None:
     text = shown(is_terminal=True, patience=0.0)
     assert "merging banks" in text
     assert "1 of 2" in text
-    panel = LivePanel(compose(["task=textures"]))
+    panel = LivePanel(compose(["task=textures", "privacy=none"]))
     panel.within("choosing patches", 1, 2)
     assert panel.work == {"choosing patches": (1, 2)}
     panel.within("choosing patches", 2, 2)

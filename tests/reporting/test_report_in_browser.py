@@ -15,7 +15,10 @@ from PIL import Image
 from dp_fedmed.reporting.report import write_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
 PAGES = ("none", "hybrid", "cells", "sweep")
 
 # Every visible text against what is painted behind it, by WCAG's formula.

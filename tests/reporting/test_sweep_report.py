@@ -147,16 +147,16 @@ def test_the_best_is_chosen_by_validation_among_private_runs_within_epsilon(
     assert {best.by for best in found} == {"validation"}
 
 
-def test_a_smaller_loss_is_better(tmp_path: Path) -> None:
-    loss = {"metric": "loss"}
+@pytest.mark.parametrize("metric", ["loss", "rmse", "mae"])
+def test_a_smaller_error_is_better(metric: str, tmp_path: Path) -> None:
     rows = [
-        row(0, epsilon=1.0, val={"loss": 0.2}, test={"loss": 0.2}, **loss),
-        row(1, epsilon=2.0, val={"loss": 0.9}, test={"loss": 0.9}, **loss),
-        row(2, "none", val={"loss": 0.1}, test={"loss": 0.1}, **loss),
+        row(0, epsilon=1.0, val={metric: 0.2}, test={metric: 0.2}, metric=metric),
+        row(1, epsilon=2.0, val={metric: 0.9}, test={metric: 0.9}, metric=metric),
+        row(2, "none", val={metric: 0.1}, test={metric: 0.1}, metric=metric),
     ]
     settings = sweep_of(tmp_path, rows).settings("digits")
     assert best_by_epsilon(settings, "sample")[-1].setting.first.number == 0
-    assert [round(cost.value, 6) for cost in costs(settings)] == [0.1, 0.8]
+    assert [round(cost.lost.mean, 6) for cost in costs(settings)] == [0.1, 0.8]
 
 
 def test_without_a_validation_metric_the_page_says_that_the_test_set_chose(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_costs_are_told_where_there_are_baselines(tmp_path: Path) -> None:
             row(3, epsilon=2.0, test=accuracy(0.6)),
         ],
     )
-    found = {cost.what: round(cost.value, 6) for cost in costs(facts.settings("digits"))}
+    found = {cost.what: round(cost.lost.mean, 6) for cost in costs(facts.settings("digits"))}
     assert found == {
         "federation instead of one pool of data": 0.1,
         "federation instead of every site alone": -0.3,

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from dp_fedmed.config import Config, ConfigError, compose
 from dp_fedmed.federation.durable import RunLocked
 from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.reporting.sweep_display import spending_lines
+from dp_fedmed.reporting.sweep_display import SweepDisplay, describe_row, spending_lines
+from dp_fedmed.reporting.sweep_facts import costs, facts_of
+from dp_fedmed.reporting.sweep_page import sweep_page, sweep_summary
+from dp_fedmed.reporting.sweep_words import NOT_PRIVATE
 from dp_fedmed.sweeps.directory import (
     SweepDirectory,
     clear_unbegun,
@@ -25,15 +29,23 @@ from dp_fedmed.sweeps.directory import (
 )
 from dp_fedmed.sweeps.jobs import with_workers
 from dp_fedmed.sweeps.results import failed_row, result_row, to_csv
-from dp_fedmed.sweeps.summary import best, by_setting, costs, spent_together
 
 COMMAND = ["dp-fedmed", "run", "--multirun", "privacy=sample", "seed=0,1"]
 WORDS = [["privacy=sample", "seed=0"], ["privacy=sample", "seed=1"]]
 
 
+PRIVATE = {
+    "style": "sample",
+    "noise_is_private": True,
+    "epsilon": {"sample": 1.0},
+    "delta": {"sample": 1e-5},
+}
+
+
 def row(job: int, overrides: dict[str, Any], value: float, **more: Any) -> dict[str, Any]:
     return {
         "job": job,
+        "task": "digits",
         "overrides": overrides,
         "seed": overrides.get("seed", 0),
         "status": "completed",
@@ -141,7 +153,7 @@ def test_a_job_whose_ledger_has_begun_is_never_removed(tmp_path: Path) -> None:
     assert has_begun(run)
 
 
-def test_means_are_over_seeds_only() -> None:
+def test_means_are_over_seeds_only(tmp_path: Path) -> None:
     rows = [
         row(job, {"training.lr": lr, "seed": seed}, value)
         for job, (lr, seed, value) in enumerate(
@@ -149,16 +161,13 @@ def test_means_are_over_seeds_only() -> None:
         )
     ]
     rows.append(row(4, {"training.lr": 1, "seed": 2}, 0.0, status="failed", test={}, val={}))
-    first, second = by_setting(rows)
-    assert (first.overrides, first.test.mean, first.test.runs) == ({"training.lr": 0.1}, 0.8, 2)
-    assert first.test.sd == pytest.approx(0.1414, abs=1e-4)
+    first, second = facts_of(tmp_path, rows).settings("digits")
+    assert (first.first.overrides["training.lr"], first.test.count) == ("0.1", 2)
+    assert (first.test.mean, first.test.sd) == (pytest.approx(0.8), pytest.approx(0.1414, abs=1e-4))
     assert (second.test.mean, second.test.sd) == (pytest.approx(0.6), pytest.approx(0.0))
-    chosen = best(rows)
-    assert chosen is not None
-    assert chosen["job"] == 1
 
 
-def test_costs_compare_the_same_seeds() -> None:
+def test_costs_compare_the_same_seeds_and_nothing_else_that_was_swept(tmp_path: Path) -> None:
     values = {
         ("centralized", "none"): [0.90, 0.92],
         ("federated", "none"): [0.88, 0.92],
@@ -167,43 +176,68 @@ def test_costs_compare_the_same_seeds() -> None:
     }
     rows = [
         row(
-            seed,
+            10 * place + seed,
             {"federation.topology": topology, "privacy": style, "seed": seed},
             value,
             topology=topology,
-            style=style,
+            **(PRIVATE if style == "sample" else {}),
         )
-        for (topology, style), held in values.items()
+        for place, ((topology, style), held) in enumerate(values.items())
         for seed, value in enumerate(held)
     ]
-    found = {(cost.of, cost.at): cost.lost for cost in costs(rows)}
-    assert found["federation vs pooled records", "privacy none"].mean == pytest.approx(0.01)
-    alone = found["each client alone vs federation", "privacy none"]
-    assert (alone.mean, alone.sd) == (pytest.approx(0.18), None)
-    assert found["privacy sample vs none", "federated"].mean == pytest.approx(0.09)
-    assert len(found) == 3
+
+    def found() -> dict[str, Any]:
+        return {c.what: c.lost for c in costs(facts_of(tmp_path, rows).settings("digits"))}
+
+    assert found()["federation instead of one pool of data"].mean == pytest.approx(0.01)
+    alone = found()["federation instead of every site alone"]
+    assert (alone.mean, alone.sd) == (pytest.approx(-0.18), None)
+    assert found()["privacy at ε = 1.00 for one record"].mean == pytest.approx(0.09)
+    assert len(found()) == 3
     for one in rows:
-        one["overrides"]["training.lr"] = 0.1
-    assert costs(rows) == []
+        if one["style"] == "sample":
+            one["overrides"]["training.lr"] = 0.1
+    assert len(found()) == 2, "what differs in a learning rate too is no cost of privacy"
 
 
-def test_what_runs_spend_is_added_up() -> None:
+def test_what_runs_spend_is_added_up(tmp_path: Path) -> None:
+    both = {"epsilon": {"sample": 2.0, "user": 4.0}, "delta": {"sample": 1e-5, "user": 1e-3}}
     rows = [
-        row(0, {}, 0.9, epsilon={"sample": 1.0}, delta={"sample": 1e-5}),
-        row(1, {}, 0.9, epsilon={"sample": 2.0, "user": 4.0}, delta={"sample": 1e-5, "user": 1e-3}),
+        row(0, {}, 0.9, **PRIVATE),
+        row(1, {}, 0.9, **{**PRIVATE, **both}),
         row(2, {}, 0.9),
     ]
-    spent = spent_together(rows)
-    assert spent["sample"] == (3.0, pytest.approx(2e-5), 2)
-    assert spent["user"] == (4.0, 1e-3, 1)
-    (line, _) = spending_lines(rows)
-    assert f"2 of {len(rows)} runs on the same data protect a record" in line
-    assert f"the other {len(rows) - 2} promise a record nothing" in line
-    assert spending_lines(rows[:1]) == []
-    (early,) = [row(3, {}, 0.9, epsilon={"sample": 4.0}, delta={"sample": 1e-5}, status="stopped")]
-    assert "ε = 7 " in spending_lines([*rows, early])[0], "what stopped early has spent too"
+
+    def said(*more: dict[str, Any]) -> str:
+        return " ".join(spending_lines(facts_of(tmp_path, [*rows, *more])))
+
+    assert "all 2 runs of digits that protect one record costs it at most ε = 3.00 at" in said()
+    assert "the other 1 promise one record nothing" in said()
+    assert "one client" not in said(), "one run alone is no sum"
+    early = row(3, {}, 0.9, **{**PRIVATE, "epsilon": {"sample": 4.0}}, status="stopped", test={})
+    assert "ε = 7.00 " in said(early), "what stopped early has spent too"
     failed = row(4, {}, 0.9, epsilon={}, delta={}, status="failed")
-    assert spending_lines([*rows, failed]) == spending_lines(rows)
+    assert said(failed) == said()
+    broke = row(4, {}, 0.9, style="sample", epsilon={}, delta={}, status="failed", rounds=3)
+    assert "(004) is in their ledgers, not in these sums" in said(broke)
+
+
+def test_a_public_noise_seed_promises_nothing_on_the_terminal_and_on_the_page(
+    tmp_path: Path,
+) -> None:
+    public = {**PRIVATE, "noise_is_private": False, "epsilon": {"sample": 3.0}}
+    rows = [row(n, {"privacy": "sample", "seed": n}, 0.9, **public) for n in range(2)]
+    facts = facts_of(tmp_path, rows)
+    shown = io.StringIO()
+    SweepDisplay(tmp_path, [], rows, Console(file=shown, width=200)).summary(rows)
+    page, terminal = sweep_page(facts, [], {}), " ".join(shown.getvalue().split())
+    for text in (terminal, page, sweep_summary(facts, [])):
+        assert "6.0" not in text
+        assert "3.0" not in text
+    assert NOT_PRIVATE in terminal
+    assert NOT_PRIVATE in page
+    assert "noise seed is public" in describe_row(rows[0] | {"seconds": 1.0}, "")
+    assert "ε" not in describe_row(rows[0] | {"seconds": 1.0}, "")
 
 
 def test_the_last_jobs_use_idle_cores_unless_settings_or_threads_forbid() -> None:

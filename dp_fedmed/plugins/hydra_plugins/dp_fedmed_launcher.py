@@ -8,9 +8,10 @@ finds it.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, redirect_stderr
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from hydra.types import HydraContext, TaskFunction
 from rich.console import Console
 
 from dp_fedmed.commands import EXIT_STOPPED
-from dp_fedmed.config import Config, ConfigError, EngineName
+from dp_fedmed.config import Config, ConfigError, EngineName, given_by_user, refuse_in_vain
 from dp_fedmed.sweeps.launcher import current
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class PoolLauncher(Launcher):
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
         """Run a batch of jobs; each one's value for a sweeper is its validation metric."""
-        from dp_fedmed.sweeps.directory import SweepDirectory, make_jobs, swept_keys
+        from dp_fedmed.sweeps.directory import SweepDirectory, is_sweep, make_jobs, swept_keys
         from dp_fedmed.sweeps.running import run_jobs
 
         hydra = self.config.hydra
@@ -108,6 +109,8 @@ class PoolLauncher(Launcher):
         jobs = make_jobs(job_overrides, initial_job_idx, swept_keys(words))
         if self._directory is None:
             path = Path(str(hydra.sweep.dir)).absolute()
+            if not is_sweep(path):
+                self._refuse_in_vain(jobs, path)
             self._directory = SweepDirectory(path, current().command, jobs)
             current().end = self._directory.lock.release
         else:
@@ -125,6 +128,18 @@ class PoolLauncher(Launcher):
             )
             for job in jobs
         ]
+
+    def _refuse_in_vain(self, jobs: Sequence[SweepJob], path: Path) -> None:
+        """Refuse what the user gave if it has an effect in no job."""
+
+        def settings() -> Iterator[Config]:
+            for job in jobs:
+                with suppress(ConfigError):  # the job itself will say what is wrong
+                    yield self._settings_of(job, str(path))
+
+        runs = settings()
+        for first in runs:
+            refuse_in_vain(chain([first], runs), given_by_user(jobs[0].words))
 
     def _settings_of(self, job: SweepJob, run_dir: str) -> Config:
         """A job's configuration, as Hydra's own launcher would compose it."""

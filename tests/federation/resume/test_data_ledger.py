@@ -24,6 +24,7 @@ from tests.federation.resume.runs import (
 
 def test_a_data_ledger_adds_up_what_runs_spent_on_the_same_data(tmp_path: Path) -> None:
     shared = ["data.id=biopsies", f"data_ledger={tmp_path}/shared.jsonl", "privacy=hybrid"]
+    shared.append("privacy.accountant=rdp")
     reports = []
     for number in range(3):
         path = tmp_path / f"run{number}"
@@ -61,6 +62,7 @@ def test_a_data_ledger_that_comes_late_or_is_lost_counts_everything_or_refuses(
 def test_every_run_counts_for_both_units_whichever_it_protects(tmp_path: Path) -> None:
     """A record in a run for clients, and a client in a run for records."""
     shared = ["data.id=biopsies", f"data_ledger={tmp_path}/shared.jsonl"]
+    shared.append("privacy.accountant=rdp")
     totals = {}
     for style in ("user", "hybrid", "sample"):
         path = tmp_path / style

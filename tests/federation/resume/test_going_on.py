@@ -134,7 +134,7 @@ def test_the_best_model_can_be_gone_back_to_without_privacy_only(
 def test_the_last_and_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "run"
     more = ["federation.num_rounds=7", "checkpoint.keep=2", f"run_dir={path}"]
-    result = run_federation(compose([*SETTINGS, *more]))
+    result = run_federation(compose(["privacy=none", *SETTINGS, *more]))
     kept = {int(p.name[6:]) for p in path.glob("round_*")}
     assert kept == {6, 7, result.selected_round}
     assert (path / "last").resolve().name == "round_0007"
@@ -198,7 +198,7 @@ def test_without_privacy_an_extended_run_that_is_killed_goes_on(
 def test_the_best_round_survives_whatever_the_rhythm_of_checkpoints(tmp_path: Path) -> None:
     path = tmp_path / "run"
     more = ["federation.num_rounds=9", "checkpoint.every=4", "checkpoint.keep=1"]
-    run_federation(compose([*SETTINGS, *more, f"run_dir={path}"]), Stopper(7))
+    run_federation(compose(["privacy=none", *SETTINGS, *more, f"run_dir={path}"]), Stopper(7))
     held = json.loads((path / "last" / "checkpoint.json").read_text())["best"]
     assert (path / "best").resolve().name == f"round_{held['round']:04d}"
     assert resume(path).rounds == 9
@@ -216,7 +216,7 @@ def test_the_best_of_every_kept_checkpoint_is_kept(
         server_run.ServerRun, "_evaluate", lambda *_: {"balanced_accuracy": next(scores)}
     )
     more = ["federation.num_rounds=9", "federation.client_evaluate_every=0", f"run_dir={path}"]
-    run_federation(compose([*SETTINGS, *more]), Stopper(6))
+    run_federation(compose(["privacy=none", *SETTINGS, *more]), Stopper(6))
     assert {int(p.name[6:]) for p in path.glob("round_*")} == {1, 4, 5, 6}
     assert (path / "best").resolve().name == "round_0005"
     assert resume(path, "resume=round:4").selected_round == 1

@@ -93,7 +93,9 @@ def test_a_new_phase_adds_to_what_was_spent(copy: Callable[[str], Path]) -> None
     assert resume(path, *change, "new_phase=true").stopped == "completed"
     view = LedgerView(path)
     assert view.epsilons()["sample"] > before
-    sigmas = [sigma for sigma, _, _ in view.accountant.get_history("record", "client-00000")]  # type: ignore[union-attr]
+    sigmas = [
+        sigma for sigma, _, _ in view.account.accountant.get_history("record", "client-00000")
+    ]  # type: ignore[union-attr]
     assert 20.0 in sigmas
     assert len(sigmas) == 2
 

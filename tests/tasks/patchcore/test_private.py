@@ -46,6 +46,7 @@ def private_model(name, epsilon, seed=0, **options):
     return statistic.model(release(statistic, clients, noise_multiplier=sigma, streams=streams))
 
 
+@lru_cache(maxsize=1)
 def bank():
     train = textures()[1]
     rows = train.reshape(-1, train.shape[2])

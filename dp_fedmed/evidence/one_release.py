@@ -1,0 +1,249 @@
+"""One release, computed many times with and without one unit: is it hidden as well as accounted?
+
+A step whose noise multiplier is σ must keep any two neighbouring inputs 1/σ-GDP apart, for any
+network and any record. Here the records that move the release most are searched with the noise off,
+then the product's own code releases them many times with its own noise, and a threshold that was
+fixed before the first of these releases tells the two apart as well as it can.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from dp_fedmed.config import ConfigError
+from dp_fedmed.federation.secrets import RoundSecrets
+from dp_fedmed.privacy.auditing import gaussian_lower_bound
+from dp_fedmed.privacy.noise import NoiseKey, NoiseStream, Purpose
+
+Arrays = dict[str, NDArray[np.float64]]
+
+THRESHOLD = 0.5  # half-way between the two noise-free releases
+NOISE_DRAWS = 4  # releases from which each array's noise is estimated, before any guess
+LEAST = 1e-12  # of the variance of all arrays, that one counts as having
+
+
+class Scene(Protocol):
+    """A release and the inputs that it is tried with.
+
+    Attributes:
+        name: what is released.
+        bound: how far neighbouring inputs may move the release, as it is accounted.
+        inputs: number of inputs; input 0 is without the canary.
+        replaces: neighbours differ by another canary, not by none.
+        draws: how often a release is computed to know its mean, where more than noise is random.
+    """
+
+    name: str
+    bound: float
+    inputs: int
+    replaces: bool
+    draws: int
+
+    def release(self, number: int, secrets: RoundSecrets) -> Arrays:
+        """The noised sum of an input; may raise if the network cannot take it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two neighbouring inputs of a scene, and what they differ by with the noise off.
+
+    Attributes:
+        scene: whose inputs they are.
+        absent, present: their numbers.
+        base: the noise-free release of `absent`.
+        difference: that of `present` minus it.
+        moved: its norm, relative to the bound that is accounted.
+    """
+
+    scene: Scene
+    absent: int
+    present: int
+    base: Arrays
+    difference: Arrays
+    moved: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the releases of a pair gave.
+
+    Attributes:
+        scores: of each release, 0 for `absent` and 1 for `present` but for the noise.
+        present: which it was.
+    """
+
+    scores: NDArray[np.float64]
+    present: NDArray[np.bool_]
+
+    @property
+    def correct(self) -> int:
+        """Releases on the right side of the threshold."""
+        return int(((self.scores > THRESHOLD) == self.present).sum())
+
+    def mu(self, confidence: float) -> float:
+        """The releases are not μ-GDP for any smaller μ, at this confidence."""
+        above = self.scores > THRESHOLD
+        return _mu(
+            int(above[self.present].sum()), int(above[~self.present].sum()), self, confidence
+        )
+
+    def largest_mu(self, confidence: float) -> float:
+        """What so many releases could show."""
+        return _mu(int(self.present.sum()), 0, self, confidence)
+
+
+def _mu(hits: int, false_alarms: int, seen: Seen, confidence: float) -> float:
+    present = int(seen.present.sum())
+    return gaussian_lower_bound(
+        hits=hits,
+        present=present,
+        false_alarms=false_alarms,
+        absent=len(seen.present) - present,
+        confidence=confidence,
+    )
+
+
+class _Silence(NoiseStream):
+    """A stream of zeros: what it noises comes out as it is."""
+
+    def normal(
+        self, shape: int | tuple[int, ...], *, dtype: DTypeLike = np.float64, **settings: Any
+    ) -> NDArray[Any]:
+        """Zeros."""
+        return np.zeros(shape, dtype=dtype)
+
+    def fill_normal(self, out: NDArray[Any], *, threads: int | None = None) -> None:
+        """Zeros."""
+        out[...] = 0
+
+
+class _QuietSecrets(RoundSecrets):
+    """Streams as always, but for noise, of which there is none."""
+
+    def noise(self, purpose: Purpose, exact: list[Any], step: int = 0) -> NoiseStream:
+        """No noise."""
+        return _Silence(bytes(32), is_private=False)
+
+
+def fresh_secrets(name: str, key: NoiseKey | None = None) -> RoundSecrets:
+    """The streams of a round, by a key that was never used, or by a given one."""
+    return _secrets(RoundSecrets, name, key or NoiseKey.generate())
+
+
+def _secrets(kind: type[RoundSecrets], name: str, key: NoiseKey) -> RoundSecrets:
+    digest = hashlib.sha256(b"audit").digest()
+    return kind(key=key, run="audit", server_round=1, digest=digest, client=name)
+
+
+def quiet_release(scene: Scene, number: int, keys: Sequence[NoiseKey]) -> Arrays:
+    """A release with the noise off: the mean over what else the streams of these keys choose."""
+    made = [scene.release(number, _secrets(_QuietSecrets, scene.name, key)) for key in keys]
+    return {name: np.mean([each[name] for each in made], axis=0) for name in made[0]}
+
+
+def worst_pair(scene: Scene, advance: Callable[[], None] = lambda: None) -> Pair | None:
+    """The neighbouring inputs that move a release most; None if none moves it.
+
+    Inputs that the network cannot take, or that make no finite release, are left out.
+    """
+    found: dict[int, Arrays] = {}
+    keys = [NoiseKey.generate() for _ in range(scene.draws)]
+    for number in range(scene.inputs):
+        try:
+            release = quiet_release(scene, number, keys)
+        except (RuntimeError, ValueError, IndexError):
+            if number == 0:
+                raise
+            continue
+        finally:
+            advance()
+        if all(np.isfinite(value).all() for value in release.values()):
+            found[number] = release
+    canaries = [number for number in found if number > 0]
+    firsts = canaries if scene.replaces else [number for number in found if number == 0]
+    pairs = ((a, b) for a in firsts for b in canaries if a != b)
+    best = max(pairs, key=lambda pair: _norm(_minus(found[pair[1]], found[pair[0]])), default=None)
+    if best is None:
+        return None
+    difference = _minus(found[best[1]], found[best[0]])
+    moved = _norm(difference) / scene.bound
+    return Pair(
+        scene=scene,
+        absent=best[0],
+        present=best[1],
+        base=found[best[0]],
+        difference=difference,
+        moved=moved,
+    )
+
+
+def worst_of(scenes: Sequence[Scene], advance: Callable[[], None] = lambda: None) -> Pair:
+    """The pair that moves a release most, of several scenes.
+
+    Raises:
+        ConfigError: if nothing that was tried moves any of them.
+    """
+    pairs = [pair for scene in scenes if (pair := worst_pair(scene, advance)) is not None]
+    pair = max(pairs, key=lambda each: each.moved, default=None)
+    if pair is None or pair.moved == 0.0:
+        raise ConfigError(
+            f"{scenes[0].name}: no record that was tried moves what is released, so there is "
+            "nothing to attack: is anything trained?"
+        )
+    return pair
+
+
+def attack(pair: Pair, trials: int, advance: Callable[[], None] = lambda: None) -> Seen:
+    """Release a pair's inputs in turn, each time with new secrets, and score what comes out."""
+    weights = _weights(pair)
+    scale = _dot(pair.difference, weights)
+    present = np.arange(trials) % 2 == 1
+    scores = np.zeros(trials)
+    for number, is_present in enumerate(present):
+        shown = _noised(pair, is_present)
+        scores[number] = _dot(_minus(shown, pair.base), weights) / scale
+        advance()
+    return Seen(scores=np.nan_to_num(scores), present=present)
+
+
+def _noised(pair: Pair, is_present: bool) -> Arrays:
+    number = pair.present if is_present else pair.absent
+    return pair.scene.release(number, fresh_secrets(pair.scene.name))
+
+
+def _weights(pair: Pair) -> Arrays:
+    """The direction of the difference, where an array with far less noise counts accordingly more.
+
+    Which it is, is learnt from releases that no guess is made about.
+    """
+    draws = [_minus(_noised(pair, False), pair.base) for _ in range(NOISE_DRAWS)]
+    own = {name: _square([draw[name] for draw in draws]) for name in pair.difference}
+    whole = _square([draw[name] for draw in draws for name in own if own[name] > 0.0]) or 1.0
+    return {
+        name: value / (whole if own[name] > 0.25 * whole else max(own[name], LEAST * whole))
+        for name, value in pair.difference.items()
+    }
+
+
+def _square(values: Sequence[NDArray[np.float64]]) -> float:
+    """The mean square of all numbers."""
+    flat = [value.reshape(-1) for value in values]
+    return sum(float(value @ value) for value in flat) / max(1, sum(value.size for value in flat))
+
+
+def _minus(a: Arrays, b: Arrays) -> Arrays:
+    return {name: a[name] - b[name] for name in a}
+
+
+def _dot(a: Arrays, b: Arrays) -> float:
+    return sum(float(a[name].reshape(-1) @ b[name].reshape(-1)) for name in a)
+
+
+def _norm(a: Arrays) -> float:
+    return float(np.sqrt(_dot(a, a)))

@@ -1,0 +1,240 @@
+"""The audit of one release: the configuration's own network and loss, or its statistic.
+
+A step is accounted by its noise multiplier σ. The attack gives a lower bound on how well two
+neighbouring inputs can be told apart, which is an upper bound on the σ that a correct step would
+have had; the run's own accountant makes an ε of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from dp_fedmed.config import Config
+from dp_fedmed.data import DataSet
+from dp_fedmed.evidence.audited_run import Target
+from dp_fedmed.evidence.findings import UNITS, Attack, Finding, Verdict, verdict_of
+from dp_fedmed.evidence.one_release import (
+    THRESHOLD,
+    Pair,
+    Seen,
+    attack,
+    fresh_secrets,
+    worst_of,
+)
+from dp_fedmed.evidence.scenes import Attacked, attacked
+from dp_fedmed.privacy import History
+from dp_fedmed.privacy.composition import Method
+from dp_fedmed.privacy.noise import NoiseKey
+
+FEWEST_TRIALS, MOST_TRIALS = 1000, 4000
+MOST_MOVED = 1.01  # times the bound; the noise is scaled to 1.002 of it, for rounding
+Advance = Callable[[], None]
+
+
+def default_trials(target: Target) -> int:
+    """So many that noise divided by 3 shows, within reason: more noise takes more releases."""
+    return int(min(MOST_TRIALS, max(FEWEST_TRIALS, 2 * math.ceil(24.0 * target.event.key[1] ** 2))))
+
+
+def audit_release(
+    config: Config,
+    target: Target,
+    data: DataSet,
+    *,
+    trials: int | None,
+    confidence: float,
+    rng: np.random.Generator,
+    on_start: Callable[[str, int], Advance],
+) -> Finding:
+    """Attack the release that protects one unit.
+
+    Args:
+        config: as a run would have it.
+        target: the unit and its plan.
+        data: the server's.
+        trials: releases; None for a number that suits σ.
+        confidence: of the bound.
+        rng: of canaries and random weights; noise never depends on it.
+        on_start: given what runs and its length, what is called after each part of it.
+
+    Raises:
+        ConfigError: for what a run of the configuration would refuse.
+    """
+    _use_threads(config)
+    trials = default_trials(target) if trials is None else trials
+    what = attacked(config, target, data, rng)
+    pairs = _pairs(what, on_start)
+    sure = 1.0 - (1.0 - confidence) / len(pairs)  # for all of them together
+    seen = []
+    for number, pair in enumerate(pairs):
+        told = f" {number + 1}/{len(pairs)}" if len(pairs) > 1 else ""
+        seen.append(attack(pair, trials, on_start(f"{target.unit}s, one release{told}", trials)))
+    worst = max(range(len(pairs)), key=lambda i: seen[i].mu(sure))
+    return _finding(config, target, what, pairs[worst], seen[worst], sure, confidence)
+
+
+def audit_public_seed(
+    config: Config, target: Target, data: DataSet, rng: np.random.Generator
+) -> Finding:
+    """An attacker who knows the seed makes the same release again, with and without the canary.
+
+    If the release that has it comes out bit for bit, its presence is certain.
+    """
+    _use_threads(config)
+    what = attacked(config, target, data, rng)
+    pair, seed = worst_of(what.scenes), config.privacy.noise_seed or 0
+
+    def shown(number: int) -> dict[str, bytes]:
+        key = NoiseKey.from_public_seed(seed).derive("client", "audited")
+        release = pair.scene.release(number, fresh_secrets("audited", key))
+        return {name: value.tobytes() for name, value in release.items()}
+
+    certain = shown(pair.present) == shown(pair.present) != shown(pair.absent)
+    how = (
+        f"whoever knows it releases the same again with and without {UNITS[target.unit]}, and sees "
+        "bit for bit which of the two it was"
+        if certain
+        else "two releases with it differed here, which is no protection to rely on"
+    )
+    return Finding(
+        attack=Attack.release,
+        target=target,
+        attacked=what.described,
+        replaced=what.replaced,
+        claim=None,
+        delta=target.delta,
+        lower_bound=None if certain else 0.0,
+        largest_bound=None,
+        canaries=1,
+        guesses=1,
+        correct=int(certain),
+        verdict=Verdict.not_private,
+        statement=(
+            f"Not private: privacy.noise_seed={seed} makes the noise public; {how}. No finite ε "
+            "holds; leave privacy.noise_seed null."
+        ),
+    )
+
+
+def _use_threads(config: Config) -> None:
+    """As a client does: results, and the time they take, depend on it."""
+    import torch
+
+    torch.set_num_threads(config.training.threads)
+
+
+def _pairs(what: Attacked, on_start: Callable[[str, int], Advance]) -> list[Pair]:
+    searched = on_start("canaries, the worst of", sum(scene.inputs for scene in what.scenes))
+    if what.each_one:
+        return [worst_of([scene], searched) for scene in what.scenes]
+    return [worst_of(what.scenes, searched)]
+
+
+def _finding(
+    config: Config,
+    target: Target,
+    what: Attacked,
+    pair: Pair,
+    seen: Seen,
+    sure: float,
+    confidence: float,
+) -> Finding:
+    accounted = target.event.key[1]  # σ over how far neighbours may move the sum
+    mu, largest = seen.mu(sure), seen.largest_mu(sure)
+    claim = _epsilon(config, target, 1.0)
+    shown, most = (_epsilon(config, target, m * accounted) for m in (mu, largest))
+    verdict = verdict_of(claim=1.0 / accounted, shown=mu, largest=largest)
+    if pair.moved > MOST_MOVED:  # a proof without statistics, also where the noise hides it
+        verdict = Verdict.exceeded
+    described = {
+        **what.described,
+        "moved": round(pair.moved, 4),
+        "noise_multiplier_shown": round(target.noise_multiplier / (mu * accounted), 4)
+        if mu
+        else None,
+    }
+    return Finding(
+        attack=Attack.release,
+        target=target,
+        attacked=described,
+        replaced=what.replaced,
+        claim=claim,
+        delta=target.delta,
+        lower_bound=shown,
+        largest_bound=most,
+        canaries=len(seen.scores),
+        guesses=len(seen.scores),
+        correct=seen.correct,
+        verdict=verdict,
+        statement=_statement(target, what, pair, verdict, claim, shown, mu * accounted, confidence),
+        scores=seen.scores,
+        coins=seen.present,
+        marks=(THRESHOLD,),
+    )
+
+
+def _epsilon(config: Config, target: Target, factor: float) -> float:
+    """ε of the run by its own accountant, were the noise smaller by this factor."""
+    if factor <= 0.0:
+        return 0.0
+    event = replace(target.event, noise_multiplier=target.event.noise_multiplier / factor)
+    method: Method = config.privacy.accountant.value
+    found = History([event]).epsilon(delta=target.delta, method=method)
+    if math.isfinite(found):
+        return found
+    return History([event]).epsilon(delta=target.delta, method="rdp")  # is finite at any σ
+
+
+def _statement(
+    target: Target,
+    what: Attacked,
+    pair: Pair,
+    verdict: Verdict,
+    claim: float,
+    shown: float,
+    factor: float,
+    confidence: float,
+) -> str:
+    unit, sure = UNITS[target.unit], f"{confidence:.0%} confidence"
+    said = f"ε = {claim:.3g} (δ = {target.delta:.1g})"
+    on = named(what)
+    sigma = target.noise_multiplier
+    seen = (
+        f"was seen as if the noise multiplier were at most {sigma / factor:.3g}"
+        if factor > 0.0
+        else "was not seen"
+    )
+    if verdict is Verdict.exceeded:
+        return (
+            f"The claim of {said} for {unit} does not hold with {on}: {unit} moves a release by "
+            f"{pair.moved:.3g} times the bound that is accounted, and {seen}, where {sigma:.3g} is "
+            f"accounted: ε > {shown:.2f} at {sure}. Do not publish, and look for what is broken."
+        )
+    if verdict is Verdict.consistent:
+        return (
+            f"Nothing found against the claim of {said} for {unit} with {on}: the worst that was "
+            f"tried moves a release by {pair.moved:.3g} times the bound that is accounted, and "
+            f"{seen} ({sigma:.3g} is accounted): ε > {shown:.2f} at {sure}. That is not a proof "
+            "that the claim holds."
+        )
+    return (
+        f"The claim of {said} for {unit} with {on} is out of reach: noise_multiplier={sigma:.3g} "
+        "is so little that so many releases, all guessed right, could not refute it: use a larger "
+        f"--trials. They show ε > {shown:.2f} at {sure}."
+    )
+
+
+def named(what: Attacked) -> str:
+    """What was attacked, in words.
+
+    >>> named(Attacked(described={"network": "a.Net", "loss": "cross_entropy"}, replaced="",
+    ...                scenes=[]))
+    'a.Net, loss cross_entropy'
+    """
+    first, *rest = what.described.items()
+    words = [str(first[1]), *(f"{key.replace('_', ' ')} {value}" for key, value in rest)]
+    return ", ".join(word for word in words if not word.startswith("trained weights"))

@@ -1,0 +1,235 @@
+"""The audit of a whole run: do releases, samplers, rounds and accountant add up to the claim?
+
+One-run auditing (Steinke, Nasr and Jagielski 2023): canaries are in the data by fair coins, the
+configuration is run by the product's own code, and the coins are guessed from what it released.
+White-box canaries run on a stand-in network in which each has a weight of its own: how releases
+add up does not depend on the network, and nothing else lets thousands of canaries into one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from dp_fedmed.config import Config, ConfigError, TaskKind
+from dp_fedmed.evidence.audited_run import OVER, Outcome, Target, run_dirac
+from dp_fedmed.evidence.black_box import most_canaries, run_black_box
+from dp_fedmed.evidence.findings import (
+    UNITS,
+    Attack,
+    Finding,
+    Verdict,
+    marks_of,
+    verdict_of,
+)
+from dp_fedmed.privacy.auditing import (
+    Guesses,
+    count_correct,
+    epsilon_lower_bound,
+    p_value,
+    plan_guesses,
+)
+from dp_fedmed.reporting.display import LogDisplay
+
+DEFAULT_COUNT = 4000
+FEWEST, MOST = 50, 1_000_000
+
+
+class CanaryKind(StrEnum):
+    """What is put into the data, and what the attacker sees of it."""
+
+    white_box = "white-box"
+    black_box = "black-box"
+
+
+_STAND_IN: dict[str, str | int | float] = {"network": "a stand-in with one weight a canary"}
+_REPLACED = {
+    CanaryKind.white_box: (
+        "network, loss, grad_mode, data, optimizers, weighting and engine; what depends on the "
+        "network is attacked by the audit of one release"
+    ),
+    CanaryKind.black_box: "some records' labels, and the engine",
+}
+
+
+def canary_count(config: Config, target: Target, kind: CanaryKind, given: int | None) -> int | None:
+    """How many canaries a run gets; None where only single releases are attacked.
+
+    Raises:
+        ConfigError: for data that cannot give so many.
+    """
+    if kind is CanaryKind.white_box:
+        if config.task.kind is TaskKind.anomaly:
+            return None  # a release of a statistic is one round: there is no more to a run
+        return given or DEFAULT_COUNT
+    most = most_canaries(config, target)
+    count = most if target.unit == "client" or given is None else given
+    if given is not None and given > most:
+        raise ConfigError(
+            f"--canaries-count {given} is more than the data can give: black-box canaries "
+            f"at the level of a {target.unit} are at most {most} here; --repeat adds runs"
+        )
+    if count < FEWEST:
+        raise ConfigError(
+            f"{count} black-box canaries are too few to tell anything: give more records or "
+            f"federation.num_clients, at least {FEWEST}, or use --canaries white-box"
+        )
+    return count
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counts:
+    """Guesses of all runs together."""
+
+    canaries: int
+    guesses: int
+    correct: int
+    delta: float
+    confidence: float
+
+    def bound(self, correct: int | None = None) -> float:
+        """ε that they refute; with so many right ones, if given."""
+        return epsilon_lower_bound(
+            canaries=self.canaries,
+            guesses=self.guesses,
+            correct=self.correct if correct is None else correct,
+            delta=self.delta,
+            confidence=self.confidence,
+        )
+
+
+def audit_run(
+    config: Config,
+    target: Target,
+    *,
+    kind: CanaryKind,
+    count: int,
+    repeat: int,
+    confidence: float,
+    rng: np.random.Generator,
+    on_start: Callable[[str, int], LogDisplay],
+) -> Finding:
+    """Run, guess, bound. How many guesses are made depends on the claim, never on a score."""
+    correct, guesses, outcome, coins = 0, None, None, np.zeros(0, np.bool_)
+    for number in range(repeat):
+        coins = rng.random(count) < 0.5
+        told = f" {number + 1}/{repeat}" if repeat > 1 else ""
+        display = on_start(f"{target.unit}s, a whole run{told}", target.rounds)
+        outcome = (
+            run_dirac(config, target, coins, display)
+            if kind is CanaryKind.white_box
+            else run_black_box(config, target, coins, display, rng)
+        )
+        guesses = guesses or plan_guesses(
+            canaries=count,
+            claim=outcome.epsilon,
+            delta=outcome.delta,
+            noise_multiplier=target.noise_multiplier,
+            sample_rate=target.sample_rate,
+            steps=target.steps,
+            repeats=repeat,
+            confidence=confidence,
+        )
+        correct += count_correct(outcome.scores, coins, guesses)
+    if outcome is None or guesses is None:
+        raise ValueError("an audit makes at least one run")
+    counts = _Counts(
+        canaries=repeat * count,
+        guesses=repeat * guesses.total,
+        correct=correct,
+        delta=outcome.delta,
+        confidence=confidence,
+    )
+    bound, largest = counts.bound(), counts.bound(counts.guesses)
+    verdict = verdict_of(claim=outcome.epsilon, shown=bound, largest=largest)
+    return Finding(
+        attack=Attack.run,
+        target=target,
+        attacked=_attacked(config, kind),
+        replaced=_REPLACED[kind],
+        claim=outcome.epsilon,
+        delta=outcome.delta,
+        lower_bound=bound,
+        largest_bound=largest,
+        canaries=counts.canaries,
+        guesses=counts.guesses,
+        correct=correct,
+        verdict=verdict,
+        statement=_statement(target, outcome, bound, largest, verdict, counts, repeat),
+        settings=_settings(kind, guesses, repeat),
+        scores=outcome.scores,
+        coins=coins,
+        marks=marks_of(outcome.scores, included=guesses.included, excluded=guesses.excluded),
+    )
+
+
+def _attacked(config: Config, kind: CanaryKind) -> dict[str, str | int | float]:
+    if kind is CanaryKind.white_box:
+        return dict(_STAND_IN)
+    return {"network": config.model._target_, "loss": str(config.task.loss)}
+
+
+def _settings(kind: CanaryKind, guesses: Guesses, repeat: int) -> dict[str, Any]:
+    return {
+        "canaries": str(kind),
+        "canary_norm": OVER if kind is CanaryKind.white_box else None,
+        "guessed_in": guesses.included,
+        "guessed_out": guesses.excluded,
+        "repeat": repeat,
+    }
+
+
+def _statement(
+    target: Target,
+    outcome: Outcome,
+    bound: float,
+    largest: float,
+    verdict: Verdict,
+    counts: _Counts,
+    repeat: int,
+) -> str:
+    unit, claim = UNITS[target.unit], f"ε = {outcome.epsilon:.3g} (δ = {outcome.delta:.1g})"
+    sure = f"{counts.confidence:.0%} confidence"
+    if verdict is Verdict.exceeded:
+        return (
+            f"The claim of {claim} for {unit} does not hold: what a whole run released shows ε > "
+            f"{bound:.2f} at {sure}. Do not publish, and look for what is broken."
+        )
+    if verdict is Verdict.consistent:
+        return (
+            f"Nothing found against the claim of {claim} for {unit}: what a whole run released "
+            f"shows only ε > {bound:.2f} at {sure}. That is not a proof that the claim holds."
+        )
+    needed = _repeats_needed(outcome, counts, repeat)
+    remedy = (
+        f": use --repeat {needed}"
+        if needed is not None
+        else "; a million canaries would not reach it either"
+    )
+    return (
+        f"The claim of {claim} for {unit} is out of a whole run's reach: so many guesses, all of "
+        f"them right, would show no more than ε > {largest:.2f}{remedy}. They show ε > {bound:.2f} "
+        f"at {sure}."
+    )
+
+
+def _repeats_needed(outcome: Outcome, counts: _Counts, repeat: int) -> int | None:
+    """How many runs could refute the claim if every guess were right; None beyond a million."""
+    count, needed = counts.canaries // repeat, 2 * repeat
+    while needed * count <= MOST:
+        total = needed * count
+        refuted = p_value(
+            canaries=total,
+            guesses=total,
+            correct=total,
+            epsilon=outcome.epsilon,
+            delta=outcome.delta,
+        )
+        if refuted < 1.0 - counts.confidence:
+            return needed
+        needed *= 2
+    return None

@@ -1,0 +1,379 @@
+"""What an audit attacks: releases of the configuration's own network and loss, or its statistic.
+
+Each scene computes one release by the code that a run uses: the client's `LocalWork`, and, where
+the server noises, the learner's mechanism. Canaries and the records beside them come from the
+server's own validation records, changed so that they move as much as possible; no client's record
+is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord
+from numpy.typing import NDArray
+
+from dp_fedmed.config import Config, OptimizerName, TaskKind
+from dp_fedmed.data import DataSet, Records
+from dp_fedmed.data.records import joined
+from dp_fedmed.evidence.audited_run import OVER, Target, planned_privacy
+from dp_fedmed.evidence.one_release import Arrays
+from dp_fedmed.federation.privacy_plan import ClientPlan, PrivacyPlan
+from dp_fedmed.federation.sampling import make_sampler
+from dp_fedmed.federation.secrets import RoundSecrets
+from dp_fedmed.federation.server_step import ServerStep
+from dp_fedmed.learning import Learner, LocalRound, LocalWork, make_learner, make_work
+from dp_fedmed.learning.anomaly import AnomalyWork
+from dp_fedmed.learning.gradient import GradientLearner
+from dp_fedmed.learning.local_only import LocalOnlyLearner
+from dp_fedmed.tasks.patchcore.feature_cache import FeatureCache
+from dp_fedmed.tasks.patchcore.features import PatchFeatures
+
+State = dict[str, NDArray[Any]]
+
+BESIDE = 15  # records in a canary's batch
+TRIED = 6  # validation records that canaries are made from
+MODELS = 6  # that are tried besides the initial one, with random weights
+SCALES = (0.03, 10.0)  # of an array of random weights, relative to one over the root of its inputs
+SITE, OTHER = "canary", "other"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attacked:
+    """What is released, in words and as scenes.
+
+    Attributes:
+        described: for the report: network, loss, way to gradients, mechanism.
+        replaced: what of the configuration takes no part, and why it need not.
+        scenes: of which the one that moves most is attacked,
+        each_one: or each.
+    """
+
+    described: Mapping[str, str | int]
+    replaced: str
+    scenes: Sequence[Any]
+    each_one: bool = False
+
+
+def attacked(config: Config, target: Target, data: DataSet, rng: np.random.Generator) -> Attacked:
+    """The releases of a configuration that protect one unit.
+
+    Raises:
+        ConfigError: for what a run of the configuration would refuse.
+    """
+    learner = make_learner(config, data, {SITE: len(data.val), OTHER: len(data.val)})
+    if isinstance(learner, LocalOnlyLearner):
+        learner = learner.inner
+    if isinstance(learner, GradientLearner):
+        return _network(config, target, data, learner, rng)
+    return _statistic(config, target, data, learner, rng)
+
+
+def _network(
+    config: Config,
+    target: Target,
+    data: DataSet,
+    learner: GradientLearner,
+    rng: np.random.Generator,
+) -> Attacked:
+    described: dict[str, str | int] = {
+        "network": config.model._target_,
+        "loss": str(config.task.loss),
+    }
+    trained = {name for name, p in learner.model.named_parameters() if p.requires_grad}
+    initial = learner.initial()
+    described["trained_weights"] = sum(initial[name].size for name in trained)
+    canaries = candidates(data, rng)
+    if target.unit == "client":
+        scene = ClientRelease(config, target, data, learner, initial, canaries)
+        return Attacked(
+            described=described,
+            replaced="the server's optimizer, which sees only what was released",
+            scenes=[scene],
+        )
+    config = learner.settled(config)
+    described["grad_mode"] = str(config.privacy.sample.grad_mode)
+    one_step = _one_step(config, target)
+    work = _built(one_step, data)
+    models = [initial, *(_moved(initial, trained, rng) for _ in range(MODELS))]
+    return Attacked(
+        described=described,
+        replaced="the clients' and the server's optimizers, which see only what was released",
+        scenes=[RecordRelease(one_step, target, data, work, model, canaries) for model in models],
+    )
+
+
+def _statistic(
+    config: Config, target: Target, data: DataSet, learner: Learner, rng: np.random.Generator
+) -> Attacked:
+    """One scene for each release of a statistic: each has vectors of its own."""
+    changed = _one_step(config, target)
+    work, canaries = _built(changed, data), candidates(data, rng, images=True)
+    if isinstance(work, AnomalyWork):
+        work.detector.features = _Kept(work.detector.features)
+    state, scenes = learner.initial(), []
+    kind = RecordRelease if target.unit == "record" else ClientRelease
+    releases = 1 if config.releases_rows else min(config.federation.num_rounds, 2)
+    for _ in range(releases):
+        if kind is RecordRelease:
+            scene: Any = RecordRelease(changed, target, data, work, state, canaries, learner)
+        else:
+            scene = ClientRelease(changed, target, data, learner, state, canaries)
+        scenes.append(scene)
+        if len(scenes) < releases:
+            answer, _ = work.train(_order(state, data.val))
+            state = _step(config, target, data, learner).step(state, answer)
+    return Attacked(
+        described={
+            "mechanism": str(config.anomaly.mechanism),
+            "backbone": config.anomaly.backbone,
+            "noised_by": "server" if noised_by_server(config, target) else "client",
+        },
+        replaced="nothing",
+        scenes=scenes,
+        each_one=True,
+    )
+
+
+class _Kept(PatchFeatures):
+    """Features of the same few images, again and again: computed once."""
+
+    def __init__(self, plain: PatchFeatures) -> None:
+        self.cache = FeatureCache(plain)
+
+    def batches(self, images: NDArray[np.uint8]) -> Iterator[NDArray[np.float32]]:
+        """As they were computed first."""
+        return self.cache.batches(images)
+
+
+def _order(model: State, records: Records, **private: Any) -> LocalRound:
+    return LocalRound(name=SITE, server_round=1, received=model, records=records, **private)
+
+
+def _step(config: Config, target: Target, data: DataSet, learner: Learner) -> ServerStep:
+    """What the server makes of a release, with as much noise as the plan has."""
+    sampler = make_sampler(config.federation)
+    return learner.step(_plan(config, target, len(data.val)), sampler)
+
+
+def _plan(config: Config, target: Target, records: int) -> PrivacyPlan:
+    """The run's plan as far as one release depends on it."""
+    sigma = target.noise_multiplier
+    if target.unit == "client":
+        event = make_sampler(config.federation).event(
+            noise_multiplier=sigma, population=config.federation.num_clients
+        )
+        return PrivacyPlan(delta_sample=None, delta_user=target.delta, clients={}, user_event=event)
+    own = ClientPlan(
+        records=records, sample_rate=1.0, steps=1, participations=None, noise_multiplier=sigma
+    )
+    return PrivacyPlan(
+        delta_sample=target.delta,
+        delta_user=None,
+        clients={SITE: own, OTHER: own},
+        user_event=None,
+    )
+
+
+def noised_by_server(config: Config, target: Target) -> bool:
+    """Whether the unit is hidden by the server's noise."""
+    return target.unit == "client" or config.record_noise_at_server
+
+
+def _one_step(config: Config, target: Target) -> Config:
+    """One step with all records, by an optimizer whose step is the release itself."""
+    plain = replace(
+        config.training,
+        optimizer=OptimizerName.sgd,
+        lr=1.0,
+        momentum=0.0,
+        weight_decay=0.0,
+        batch_size=1_000_000,
+        local_steps=1,
+        device="cpu",
+    )
+    return replace(config, training=plain, privacy=planned_privacy(config.privacy, target))
+
+
+def _built(config: Config, data: DataSet) -> LocalWork:
+    work = make_work(config)
+    work.build(data.input_shape, data.num_classes)
+    return work
+
+
+def _moved(initial: State, trained: set[str], rng: np.random.Generator) -> State:
+    """The model with its trained weights at random, each array at a scale of its own.
+
+    A curious server may send it, and a head that starts at zero hides what the layers below do.
+    """
+    state = dict(initial)
+    for name in sorted(trained):
+        value = initial[name]
+        inputs = math.prod(value.shape[1:]) if value.ndim > 1 else value.size
+        std = math.exp(rng.uniform(*np.log(SCALES))) / math.sqrt(max(1, inputs))
+        state[name] = (value + rng.normal(0.0, std, value.shape)).astype(value.dtype)
+    return state
+
+
+def candidates(data: DataSet, rng: np.random.Generator, *, images: bool = False) -> Records:
+    """Records made to move as much as possible; that is what a guarantee must hold for."""
+    own = data.val.subset(np.arange(min(TRIED, len(data.val)))[::-1])
+    x, y = [own.x], [own.y]
+    for crafted in _crafted(own.x, rng, images=images):
+        x.append(crafted)
+        y.append(np.resize(own.y, (len(crafted), *own.y.shape[1:])))
+    inputs, labels = np.concatenate(x), np.concatenate(y)
+    if images:
+        return Records(inputs, np.zeros_like(labels))
+    other = _other_labels(labels, data.num_classes)
+    return joined(Records(inputs, labels), Records(inputs, other))
+
+
+def _other_labels(labels: NDArray[Any], num_classes: int) -> NDArray[Any]:
+    """The opposite class, or a number far off."""
+    if np.issubdtype(labels.dtype, np.integer):
+        return (num_classes - 1 - labels).astype(labels.dtype)
+    return (-10.0 * labels - 10.0).astype(labels.dtype)
+
+
+def _crafted(x: NDArray[Any], rng: np.random.Generator, *, images: bool) -> list[NDArray[Any]]:
+    if x.dtype != np.uint8:
+        loud = rng.normal(0.0, 10.0, x.shape)
+        kinds = (10.0 * x, loud, 1e3 * loud[:2], 1e6 * loud[:2])
+        return [values.astype(np.float32) for values in kinds]
+    noise = rng.integers(0, 256, x[:2].shape, dtype=np.uint8)
+    if not images:
+        return [noise, 255 - x[:2]]
+    rows, columns = np.indices(x.shape[2:])
+    waves = (rows % 4 < 2, columns % 4 < 2, (rows + columns) % 8 < 4, rows % 16 < 8, rows < 0)
+    made = np.stack([np.broadcast_to(255 * wave, x.shape[1:]) for wave in waves]).astype(np.uint8)
+    return [noise, made, made[:3] // np.arange(1, x.shape[1] + 1, dtype=np.uint8)[:, None, None]]
+
+
+class RecordRelease:
+    """A client's release of its records' sum, or, where the server noises it, the server's.
+
+    Input 0 is the records beside the canary. The number of records is public, so that the sum is
+    what is protected: an answer times its denominator.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        target: Target,
+        data: DataSet,
+        work: LocalWork,
+        model: State,
+        canaries: Records,
+        learner: Learner | None = None,
+    ) -> None:
+        self.config, self.target, self.work, self.model = config, target, work, model
+        self.learner, self.canaries = learner, canaries
+        self.beside = data.val.subset(np.arange(min(BESIDE, len(data.val))))
+        self.name = f"one release of {target.unit}s"
+        self.replaces = target.adjacency == "replace_one"
+        rows = config.anomaly.rows_per_image if config.releases_rows else 1
+        self.draws = 8 if config.releases_rows else 1  # which patches are drawn is random too
+        anomaly = config.task.kind is TaskKind.anomaly
+        norm = 1.0 if anomaly else target.clip_norm
+        self.bound = norm * math.sqrt(rows) * (2.0 if self.replaces else 1.0)
+        self.inputs = 1 + len(canaries)
+
+    def release(self, number: int, secrets: RoundSecrets) -> Arrays:
+        """The noised sum."""
+        records = self.beside
+        if number > 0:
+            records = _with(records, self.canaries.subset(np.array([number - 1])))
+        count = len(records)
+        told: dict[str, Any] = {
+            "noise_multiplier": self.target.noise_multiplier,
+            "sample_rate": 1.0,
+            "steps": 1,
+            "grad_mode": str(self.config.privacy.sample.grad_mode),
+        }
+        plan = self.work.plan(ConfigRecord(told), count)
+        answer, _ = self.work.train(_order(self.model, records, plan=plan, secrets=secrets))
+        if self.config.releases_rows:
+            rows = count * self.config.anomaly.rows_per_image
+            return {name: value[:rows].astype(np.float64) for name, value in answer.items()}
+        if self.learner is not None and self.config.record_noise_at_server:
+            plans = _plan(self.config, self.target, count)
+            return _released(self.config, self.learner, plans, {SITE: answer}, answer, secrets)
+        sign = 1.0 if self.learner is not None else -1.0  # a step goes against the gradient
+        return {name: sign * count * value.astype(np.float64) for name, value in answer.items()}
+
+
+def _with(records: Records, canary: Records) -> Records:
+    """The canary comes first: what goes by place in a batch then moves for everybody."""
+    return Records(np.concatenate([canary.x, records.x]), np.concatenate([canary.y, records.y]))
+
+
+class ClientRelease:
+    """The server's release of the clients' answers; a canary client answers ten times C.
+
+    It may: what a client sends is not trusted by the guarantee for clients.
+    """
+
+    replaces, draws = False, 1
+
+    def __init__(
+        self,
+        config: Config,
+        target: Target,
+        data: DataSet,
+        learner: Learner,
+        model: State,
+        canaries: Records,
+    ) -> None:
+        self.config, self.learner = config, learner
+        self.config = replace(config, privacy=planned_privacy(config.privacy, target))
+        self.name, self.bound = "one release of clients", target.clip_norm
+        self.plan = _plan(config, target, len(data.val))
+        self.work = _built(config, data)
+        half = data.val.subset(np.arange(min(BESIDE, len(data.val))))
+        parts = [half, *(canaries.subset(np.array([i])) for i in range(0, len(canaries), 4))]
+        self.answers = [self.work.train(_order(model, part))[0] for part in parts]
+        self.inputs = len(parts)
+
+    def release(self, number: int, secrets: RoundSecrets) -> Arrays:
+        """The noised sum."""
+        answers = {OTHER: self.answers[0]}
+        if number > 0:
+            answers[SITE] = _enlarged(self.answers[number], OVER * self.bound)
+        return _released(self.config, self.learner, self.plan, answers, self.answers[0], secrets)
+
+
+def _enlarged(answer: State, norm: float) -> State:
+    own = math.sqrt(
+        sum(float(np.square(value, dtype=np.float64).sum()) for value in answer.values())
+    )
+    factor = norm / own if own > 0.0 else 1.0
+    return {
+        name: (value * factor).astype(value.dtype) if value.dtype.kind == "f" else value
+        for name, value in answer.items()
+    }
+
+
+def _released(
+    config: Config,
+    learner: Learner | None,
+    plan: PrivacyPlan,
+    answers: Mapping[str, State],
+    like: State,
+    secrets: RoundSecrets,
+) -> Arrays:
+    """These answers, summed and noised by the mechanism of a run."""
+    mechanism = (
+        None if learner is None else learner.mechanism(plan, make_sampler(config.federation))
+    )
+    if mechanism is None:
+        raise ValueError("the server noises nothing here")
+    mechanism.start(like)
+    for name, answer in answers.items():
+        mechanism.add(answer, name)
+    shown = mechanism.release(secrets)
+    return {name: value * mechanism.expected_cohort for name, value in shown.items()}
