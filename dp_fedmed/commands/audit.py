@@ -45,7 +45,7 @@ Flags:
 
 Verdicts:
   consistent     the bound is below the claim. That is no proof: a better attack may exist
-  exceeded       the bound is above the claim: something is broken
+  exceeded       the bound is above the claim, confirmed on new releases: something is broken
   inconclusive   so few canaries could not refute this claim even if every guess were right
   not private    privacy.noise_seed makes the noise public
 

@@ -31,6 +31,7 @@ from dp_fedmed.privacy.composition import Method
 from dp_fedmed.privacy.noise import NoiseKey
 
 FEWEST_TRIALS, MOST_TRIALS = 1000, 4000
+CONFIRMED = 50.0  # times less often than the bound errs, an alarm may be false when it is confirmed
 MOST_MOVED = 1.01  # times the bound; the noise is scaled to 1.002 of it, for rounding
 Advance = Callable[[], None]
 
@@ -74,7 +75,14 @@ def audit_release(
         told = f" {number + 1}/{len(pairs)}" if len(pairs) > 1 else ""
         seen.append(attack(pair, trials, on_start(f"{target.unit}s, one release{told}", trials)))
     worst = max(range(len(pairs)), key=lambda i: seen[i].mu(sure))
-    return _finding(config, target, what, pairs[worst], seen[worst], sure, confidence)
+    found = seen[worst]
+    if found.mu(sure) > 1.0 / target.event.key[1]:
+        # One correct build in twenty looks broken at 95 %: releases of their own decide.
+        sure = 1.0 - (1.0 - sure) / CONFIRMED
+        found = attack(
+            pairs[worst], trials, on_start(f"{target.unit}s, one release, again", trials)
+        )
+    return _finding(config, target, what, pairs[worst], found, sure, confidence)
 
 
 def audit_public_seed(

@@ -18,7 +18,7 @@ from dp_fedmed.data import load_data
 from dp_fedmed.evidence import scenes
 from dp_fedmed.evidence.audit import Finding, Verdict
 from dp_fedmed.evidence.audited_run import targets
-from dp_fedmed.evidence.one_release import attack, worst_of, worst_pair
+from dp_fedmed.evidence.one_release import Pair, Seen, attack, worst_of, worst_pair
 from dp_fedmed.evidence.release_audit import audit_release
 from dp_fedmed.evidence.scenes import attacked
 from dp_fedmed.privacy import clip_l2_rows
@@ -101,6 +101,23 @@ def test_a_record_that_moves_too_far_is_found_however_much_noise_hides_it(
     found = one_release(loud, trials=50)
     assert found.verdict is Verdict.exceeded
     assert found.lower_bound < found.claim
+
+
+def test_a_lucky_attack_is_not_taken_for_a_broken_build(monkeypatch: Patch) -> None:
+    """At 95 % one correct build in twenty looks broken: an alarm needs releases of its own."""
+    told: list[bool] = []
+
+    def lucky_once(pair: Pair, trials: int, advance: Callable[[], None]) -> Seen:
+        told.append(not told)
+        if not told[-1]:
+            return attack(pair, trials, advance)
+        present = np.arange(trials) % 2 == 1
+        return Seen(scores=present.astype(float), present=present)
+
+    monkeypatch.setattr("dp_fedmed.evidence.release_audit.attack", lucky_once)
+    found = one_release(record_level())
+    assert found.verdict is Verdict.consistent, found.statement
+    assert told == [True, False]
 
 
 def test_a_bound_is_close_to_a_claim_that_just_holds() -> None:
