@@ -10,10 +10,10 @@ from threadpoolctl import threadpool_limits
 from bench.rows import Row, best_of
 from dp_fedmed.config import DataConfig
 from dp_fedmed.data.textures import load_textures
+from dp_fedmed.learning.anomaly import MemoryBank, PatchFeatures, greedy_k_center, pixel_maps
+from dp_fedmed.learning.anomaly.metrics import anomaly_metrics
 from dp_fedmed.models.backbones import make_backbone
-from dp_fedmed.randomness import stream
-from dp_fedmed.tasks.anomaly_metrics import anomaly_metrics
-from dp_fedmed.tasks.patchcore import MemoryBank, PatchFeatures, greedy_k_center, pixel_maps
+from dp_fedmed.privacy.streams.reproducible import stream
 
 NUM_ROWS, DIMENSION, CHOSEN = 327_680, 128, 60
 

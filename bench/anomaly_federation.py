@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 
 from dp_fedmed.config import compose
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.tasks.patchcore.features import Floats, PatchFeatures
+from dp_fedmed.engines.running import run_federation
+from dp_fedmed.learning.anomaly.features import Floats, PatchFeatures
 
 SEEDS = (0, 1, 2)
 SHOWN = ("image_auroc", "pixel_auroc", "aupro_0.3")
@@ -68,7 +68,7 @@ def figures(words: str, seed: int, base: list[str]) -> dict[str, float]:
 
 
 def main() -> int:
-    from dp_fedmed.learning import detector
+    from dp_fedmed.learning.anomaly.learner import detector
 
     folder = Path(os.environ.get("DP_FEDMED_DATA", ".")).resolve() / "magnetic_tile"
     if not folder.is_dir():

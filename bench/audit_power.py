@@ -23,8 +23,8 @@ from dp_fedmed.evidence.audit import CanaryKind, Finding
 from dp_fedmed.evidence.audited_run import targets
 from dp_fedmed.evidence.release_audit import audit_release
 from dp_fedmed.evidence.run_audit import audit_run
-from dp_fedmed.federation import client_level
-from dp_fedmed.privacy.clipping import clip_l2
+from dp_fedmed.privacy.mechanisms.clipping import clip_l2
+from dp_fedmed.privacy.toolbox.mechanisms import client_level
 from dp_fedmed.reporting.display import LogDisplay
 from tests.evidence import broken
 

@@ -11,14 +11,14 @@ import numpy as np
 
 from bench.rows import Row
 from dp_fedmed.config import compose
-from dp_fedmed.federation import durable
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.federation.journal import Charge, Journal
+from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.privacy import PrivacyEvent
-from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Ledger
+from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.reporting.display import LogDisplay
+from dp_fedmed.run import durable
+from dp_fedmed.run.journal import Charge, Journal
 
 ROUNDS, RECORDS = 40, 10_000
 

@@ -22,13 +22,13 @@ import torch
 from bench.rows import Row
 from dp_fedmed.config import DataConfig, compose
 from dp_fedmed.data import DataSet, Records
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.federation.ledger_check import LedgerView
+from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.models import MLP
 from dp_fedmed.privacy import get_privacy_spent
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.reporting.run_log import quiet_console
+from dp_fedmed.run.verify import LedgerView
 
 SIGMA = 2.0
 RAISES, LAGS, DIES = 0.15, 0.03, 0.02  # of all clients of all rounds

@@ -12,9 +12,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from bench.rows import Row
+from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.flower_compat import run_on_ray
-from dp_fedmed.federation.local_grid import LocalGrid
 
 SIZES = {"10k": (10_000, 10, 1.0), "1M": (1_000_000, 20, 5.0), "10M": (10_000_000, 60, 50.0)}
 CLIENTS, ROUNDS = 20, 4

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from bench.rows import Row, best_of
 from dp_fedmed.config import GradMode, Loss, TaskConfig, TaskKind
+from dp_fedmed.learning.networks.dp_sgd import KeyedDPOptimizer
+from dp_fedmed.learning.networks.per_sample import PerSampleGradients
+from dp_fedmed.learning.networks.task import Task, make_task
 from dp_fedmed.models import SmallCNN, UNet
-from dp_fedmed.privacy.noise import NoiseStream
-from dp_fedmed.tasks import Task, make_task
-from dp_fedmed.tasks.dp_sgd import KeyedDPOptimizer
-from dp_fedmed.tasks.per_sample import PerSampleGradients
+from dp_fedmed.privacy.streams.noise import NoiseStream
 
 REPEATS = 8
 Step = Callable[[], None]

@@ -19,12 +19,12 @@ from dp_fedmed.config import Config
 from dp_fedmed.data import load_data, partition
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.federation.privacy_plan import make_plan
-from dp_fedmed.federation.run_store import RunStore
 from dp_fedmed.federation.sampling import make_sampler
-from dp_fedmed.federation.secrets import RoundSecrets, round_digest
 from dp_fedmed.models import build_model
-from dp_fedmed.privacy.noise import NoiseKey
+from dp_fedmed.planning.plan import make_plan
+from dp_fedmed.privacy.streams.noise import NoiseKey
+from dp_fedmed.run.store import RunStore
+from dp_fedmed.site.keys import RoundSecrets, round_digest
 
 RATE, STEPS = 0.2, 5
 

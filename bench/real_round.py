@@ -21,14 +21,14 @@ from bench.rows import Row
 from dp_fedmed.client_app import ClientRuntime, build_client_app
 from dp_fedmed.config import Config, DataConfig, compose
 from dp_fedmed.data import DataSet, Records, load_data, partition, split_client
+from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.local_grid import LocalGrid
 from dp_fedmed.federation.nodes import wait_for_nodes
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import make_sampler
-from dp_fedmed.federation.secrets import RoundSecrets
 from dp_fedmed.federation.strategy import DPStrategy
 from dp_fedmed.models import build_model
+from dp_fedmed.site.keys import RoundSecrets
 
 USERS, IMAGES, COHORT, ROUNDS = 100, 50, 50, 6
 Half = Callable[[Connection, Config, int], None]

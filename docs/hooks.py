@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from dp_fedmed.config_schema import Config
+from dp_fedmed.config.schema import Config
 from tests.breaks import BREAKS
 
 INTRODUCTION = """\
@@ -20,7 +20,7 @@ INTRODUCTION = """\
 Every key of the typed tree, with its type and default before a task, a recipe or an override
 changes it. `dp-fedmed run --cfg job` prints the values that a run would have. A wrong key is
 answered with the nearest right one, a wrong value with its range. The ranges are checked in
-`dp_fedmed/config_checks.py`.
+`dp_fedmed/config/checks.py`.
 """
 
 BROKEN = """\

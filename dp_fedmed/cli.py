@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from dp_fedmed import streams
 from dp_fedmed.commands import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_USAGE
+from dp_fedmed.commands import terminal as streams
 
 HELP = """\
 dp-fedmed: differentially private federated learning for medicine.
@@ -107,9 +107,9 @@ def _answered(command: Callable[[], int]) -> int:
 
 def is_refusal(error: Exception) -> bool:
     """Whether an error's message is a sentence for the user."""
-    from dp_fedmed.federation.checkpoint import CheckpointError
-    from dp_fedmed.federation.durable import RunLocked
     from dp_fedmed.privacy.ledger import LedgerError
+    from dp_fedmed.run.checkpoint import CheckpointError
+    from dp_fedmed.run.durable import RunLocked
 
     known = isinstance(error, CheckpointError | RunLocked | LedgerError)
     return known or (isinstance(error, OSError) and error.filename is not None)

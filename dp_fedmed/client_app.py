@@ -17,24 +17,24 @@ from dp_fedmed.config import Config, ConfigError, TaskKind, Topology, from_run_c
 from dp_fedmed.data import DataSet, Records, in_proportion, load_data, training_parts
 from dp_fedmed.data.clients import client_indices, deployed_records
 from dp_fedmed.data.registry import refuse_other_kind
+from dp_fedmed.engines.local_grid import CLIENT_FAILED
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.client_ledger import Asked, Budget, BudgetRefused, ClientLedger
-from dp_fedmed.federation.durable import reach
 from dp_fedmed.federation.failures import SiteRefused, describe_failure, describe_refusal
-from dp_fedmed.federation.local_grid import CLIENT_FAILED
 from dp_fedmed.federation.nodes import OWN_DATA, REFUSAL, client_name
-from dp_fedmed.federation.privacy_plan import default_delta
 from dp_fedmed.federation.private_log import keep_failure
-from dp_fedmed.federation.secrets import (
+from dp_fedmed.learning import LocalRound, make_work
+from dp_fedmed.planning.plan import default_delta
+from dp_fedmed.run.durable import reach
+from dp_fedmed.site.keys import (
     RoundSecrets,
     client_folder,
     client_key,
     client_ledger_key,
     round_digest,
 )
-from dp_fedmed.federation.site_records import refuse_unfit
-from dp_fedmed.federation.site_rules import SiteRules
-from dp_fedmed.learning import LocalRound, make_work
+from dp_fedmed.site.ledger import Asked, Budget, BudgetRefused, ClientLedger
+from dp_fedmed.site.records import refuse_unfit
+from dp_fedmed.site.rules import SiteRules
 
 logger = logging.getLogger(__name__)
 

@@ -15,15 +15,15 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import hydra
 import pytest
 
-from dp_fedmed import config as configuration
 from dp_fedmed.config import Config, compose
+from dp_fedmed.config import composition as configuration
 from tests.composition import remembering
 from tests.federation.anomaly_runs import TINY
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = (
     *("tests/privacy", "tests/federation", "tests/test_plan.py"),
-    *("dp_fedmed/privacy", "dp_fedmed/federation"),
+    *("dp_fedmed/privacy", "dp_fedmed/federation", "dp_fedmed/run", "dp_fedmed/site"),
 )
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from dp_fedmed.config import compose
-from dp_fedmed.federation.run_directory import RunDirectory
+from dp_fedmed.run.directory import RunDirectory
 
 
 def dp_fedmed(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -15,12 +15,12 @@ import pytest
 from dp_fedmed import __version__, server_app
 from dp_fedmed.cli import main
 from dp_fedmed.config import ConfigError, compose, conf_dir, from_yaml
-from dp_fedmed.config_resume import stored_settings
+from dp_fedmed.config.arithmetic import not_against_server
+from dp_fedmed.config.resume import stored_settings
 from dp_fedmed.federation.failures import describe_failure
-from dp_fedmed.federation.privacy_report import observers
-from dp_fedmed.federation.run_directory import RunDirectory
-from dp_fedmed.federation.settings import not_against_server
 from dp_fedmed.reporting.run_facts import read_run
+from dp_fedmed.run.directory import RunDirectory
+from dp_fedmed.run.privacy_report import observers
 from dp_fedmed.sweeps.directory import SweepDirectory
 
 

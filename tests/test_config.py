@@ -17,7 +17,7 @@ from dp_fedmed.config import (
     get,
     tree_keys,
 )
-from dp_fedmed.config_checks import RANGES
+from dp_fedmed.config.checks import RANGES
 
 
 def test_every_choice_of_every_group_composes() -> None:

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from dp_fedmed.config import Config, SamplerName, TaskKind
+from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation import sampling
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.learning.gradient import GradientLearner
-from dp_fedmed.tasks import base
+from dp_fedmed.learning.networks import task as base
+from dp_fedmed.learning.networks.learner import GradientLearner
 from tests.test_docs import ROOT, blocks
 
 BLOCKS = blocks(ROOT / "docs/extending.md", "python")

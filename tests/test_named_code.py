@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "dp_fedmed"
     "word",
     [
         *(f"model._target_={path}" for path in ("os.system", "builtins.eval", "subprocess.Popen")),
-        "model._target_=dp_fedmed.federation.durable.sweep",
+        "model._target_=dp_fedmed.run.durable.sweep",
         "model._target_=dp_fedmed.models_of_mine.Net",
         "model._target_=torchvision.modelsx.Net",
         "model._target_=torchvision.io.read_file",

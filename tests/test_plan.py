@@ -16,10 +16,10 @@ from dp_fedmed.cli import main
 from dp_fedmed.client_app import ClientRuntime
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.federation.forecast import forecast, simulated_records
+from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation.sampling import make_sampler
 from dp_fedmed.learning import make_learner
+from dp_fedmed.planning.forecast import forecast, simulated_records
 from tests.studies import STUDY
 
 Ask = Callable[..., dict[str, Any]]

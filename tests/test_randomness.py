@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dp_fedmed.randomness import derive_seed, stream
+from dp_fedmed.privacy.streams.reproducible import derive_seed, stream
 
 PINNED = [462, 417, 835, 870]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dp_fedmed.federation.run_directory import RunDirectory
+from dp_fedmed.run.directory import RunDirectory
 
 DP_FEDMED = [sys.executable, "-m", "dp_fedmed"]
 QUICK = ("privacy=none", "federation.num_rounds=1", "federation.num_clients=2", "engine.workers=1")

@@ -126,7 +126,7 @@ def main(words: list[str]) -> int:
     verb, file, *names = words
     import torch
 
-    import dp_fedmed.cli  # noqa: F401: loaded once, before the forks
+    import dp_fedmed.cli  # noqa: F401 (loaded once, before the forks)
 
     torch.set_num_threads(1)
     wanted = names or list(RUNS)

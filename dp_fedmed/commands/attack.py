@@ -54,13 +54,13 @@ def _attack(path: Path, moved: str | None, console: Console) -> int:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     with console.status("loading PyTorch, the run and its data"):
+        from dp_fedmed.evidence.attack_plots import plot_attack
         from dp_fedmed.evidence.attack_report import ATTACK_FILE, ATTACK_PICTURE, attack_json
         from dp_fedmed.evidence.finished_run import FinishedRun
         from dp_fedmed.evidence.membership import attack_run
-        from dp_fedmed.federation.durable import RunLock
-        from dp_fedmed.federation.run_directory import RunDirectory
-        from dp_fedmed.reporting.attack_plots import plot_attack
         from dp_fedmed.reporting.run_log import quiet_console
+        from dp_fedmed.run.directory import RunDirectory
+        from dp_fedmed.run.durable import RunLock
 
         quiet_console()
         run = FinishedRun.open(path, data_path=moved)

@@ -79,8 +79,8 @@ def main(arguments: list[str]) -> int:
     console = Console(stderr=given.json)
     with console.status("loading PyTorch, Flower and the data"):
         from dp_fedmed.evidence.audit import CanaryKind, Options, audit, planned
+        from dp_fedmed.evidence.audit_report import AuditProgress, audit_table, plot_audit
         from dp_fedmed.evidence.audited_run import AuditStopped
-        from dp_fedmed.reporting.audit import AuditProgress, audit_table, plot_audit
         from dp_fedmed.reporting.run_log import quiet_console
 
         quiet_console()

@@ -16,7 +16,7 @@ from dp_fedmed.commands import with_config_dir
 if TYPE_CHECKING:
     from dp_fedmed.config import Config
     from dp_fedmed.data import DataSet
-    from dp_fedmed.federation.privacy_plan import PrivacyPlan
+    from dp_fedmed.planning.plan import PrivacyPlan
     from dp_fedmed.reporting.plan import Plan
 
 HELP = """\
@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
 @contextmanager
 def _without_warnings() -> Iterator[None]:
     """What make_plan would log stands among the plan's own warnings."""
-    logger = logging.getLogger("dp_fedmed.federation.privacy_plan")
+    logger = logging.getLogger("dp_fedmed.planning.plan")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
@@ -155,9 +155,9 @@ def _counts(text: str) -> dict[str, int]:
 def _make(asked: _Asked) -> Plan:
     from dp_fedmed.commands.run import with_absolute_data_path
     from dp_fedmed.config import ConfigError, TaskKind, compose
-    from dp_fedmed.federation.forecast import count_weights, forecast, simulated_records
-    from dp_fedmed.federation.plan_outlook import shared_spending
-    from dp_fedmed.federation.suggestions import suggestions
+    from dp_fedmed.planning.forecast import count_weights, forecast, simulated_records
+    from dp_fedmed.planning.outlook import shared_spending
+    from dp_fedmed.planning.suggestions import suggestions
     from dp_fedmed.reporting.plan import Plan
 
     for word in asked.overrides:

@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     draw = _from_answers if is_anomaly else _from_gradients
     rows, report = draw(overrides, config, console)
     report = {"schema": SCHEMA, "task": config.task.name, **report}
-    from dp_fedmed.reporting.reconstruction_plots import plot_reconstruction
+    from dp_fedmed.evidence.reconstruction_plots import plot_reconstruction
 
     folder = Path.cwd()
     plot_reconstruction(rows, report["title"], folder / PICTURE)

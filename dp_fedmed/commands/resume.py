@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else EXIT_USAGE
     from dp_fedmed.commands.run import federate, with_absolute_data_path
     from dp_fedmed.config import ConfigError, compose
-    from dp_fedmed.config_resume import resume_words
+    from dp_fedmed.config.resume import resume_words
     from dp_fedmed.sweeps.directory import is_sweep
 
     folder, *overrides = arguments
@@ -59,7 +59,7 @@ def _resume_sweep(path: Path, overrides: list[str]) -> int:
     """The sweep's own command once more: it does what is left."""
     from dp_fedmed.commands import run
     from dp_fedmed.config import ConfigError
-    from dp_fedmed.config_resume import quoted
+    from dp_fedmed.config.resume import quoted
     from dp_fedmed.sweeps.directory import ELSEWHERE, read_sweep
 
     for word in overrides:

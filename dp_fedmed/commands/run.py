@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     from yaml import YAMLError
 
     from dp_fedmed import config
-    from dp_fedmed.config_resume import resume_words
+    from dp_fedmed.config.resume import resume_words
     from dp_fedmed.sweeps import launcher
 
     arguments, beside = _without_beside(arguments)
@@ -151,8 +151,8 @@ def _checked_arguments(arguments: list[str]) -> list[str]:
 def _flag_hint(word: str, after: Sequence[str]) -> str:
     """What was probably meant: a setting, which takes no dashes, or another flag."""
     from dp_fedmed.config import Config
-    from dp_fedmed.config_overrides import GROUPS
-    from dp_fedmed.config_schema import tree_keys
+    from dp_fedmed.config.overrides import GROUPS
+    from dp_fedmed.config.schema import tree_keys
 
     flag, equals, value = word.partition("=")
     name = flag.lstrip("-").replace("-", "_")
@@ -177,7 +177,7 @@ def _run_job(tree: Any, beside: Path | None = None) -> int:
     from hydra.core.hydra_config import HydraConfig
 
     from dp_fedmed.config import ConfigError, given_by_user, refuse_in_vain
-    from dp_fedmed.config_resume import resumed
+    from dp_fedmed.config.resume import resumed
 
     output = Path(HydraConfig.get().runtime.output_dir).absolute()
     try:
@@ -230,14 +230,14 @@ def federate(config: Config, beside: Path | None = None) -> int:
 
     console = Console()
     with console.status("loading PyTorch, Flower and the data"):
-        from dp_fedmed.federation.engines import run_federation
+        from dp_fedmed.engines.running import run_federation
         from dp_fedmed.reporting.display import ConsoleDisplay
         from dp_fedmed.reporting.outcome import other_run
         from dp_fedmed.reporting.run_log import quiet_console
 
         quiet_console()
-        from dp_fedmed.federation.resume import RunFinished
-        from dp_fedmed.federation.run_store import LEDGER_FILE
+        from dp_fedmed.run.resume import RunFinished
+        from dp_fedmed.run.store import LEDGER_FILE
 
     other = None if beside is None else other_run(beside, config)
     if config.resume is not None:

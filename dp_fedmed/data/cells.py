@@ -13,7 +13,7 @@ import numpy as np
 from dp_fedmed.config import DataConfig
 from dp_fedmed.data.records import Array, DataSet, Records
 from dp_fedmed.data.splits import split_records
-from dp_fedmed.randomness import stream
+from dp_fedmed.privacy.streams.reproducible import stream
 
 NUM_SITES = 10
 # Sites differ in how much they contribute; every site is among the first ten images.

@@ -17,7 +17,7 @@ import numpy as np
 from dp_fedmed.config import ConfigError, PartitionConfig, PartitionName
 from dp_fedmed.data.records import Array, DataSet, Indices, Records
 from dp_fedmed.data.splits import typical, units
-from dp_fedmed.randomness import derive_seed, stream
+from dp_fedmed.privacy.streams.reproducible import derive_seed, stream
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner

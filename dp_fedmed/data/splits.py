@@ -10,7 +10,7 @@ import numpy as np
 
 from dp_fedmed.config import ConfigError
 from dp_fedmed.data.records import Array, Indices, Records
-from dp_fedmed.randomness import derive_seed, stream
+from dp_fedmed.privacy.streams.reproducible import derive_seed, stream
 
 
 def stratified_cut(

@@ -13,7 +13,7 @@ import numpy as np
 from dp_fedmed.config import ConfigError, DataConfig
 from dp_fedmed.data.records import Array, DataSet, Records
 from dp_fedmed.data.splits import stratified_cut
-from dp_fedmed.randomness import stream
+from dp_fedmed.privacy.streams.reproducible import stream
 
 CATEGORIES = ("woven", "metal", "tissue")
 DEFECTS = ("scratch", "hole", "stain")

@@ -41,12 +41,12 @@ from dp_fedmed.config import (
     TrainingConfig,
     Weighting,
 )
+from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.evidence import canaries
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.local_grid import LocalGrid
-from dp_fedmed.federation.run_directory import REPORT_FILE
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.reporting.display import LogDisplay
+from dp_fedmed.run.directory import REPORT_FILE
 
 Unit = Literal["record", "client"]
 State = dict[str, NDArray[Any]]
@@ -101,8 +101,8 @@ def targets(config: Config) -> list[Target]:
             "privacy.style=none claims nothing, so there is nothing to audit: choose "
             "privacy=sample, privacy=user or privacy=hybrid"
         )
-    from dp_fedmed.federation.privacy_plan import make_plan
     from dp_fedmed.federation.sampling import make_sampler
+    from dp_fedmed.planning.plan import make_plan
 
     sampler = make_sampler(config.federation)
     private = config.privacy.noise_seed is None
@@ -149,7 +149,7 @@ def _record_counts(config: Config) -> dict[str, int]:
     if not config.privacy.style.protects_records:
         return {}
     from dp_fedmed.data import load_data
-    from dp_fedmed.federation.forecast import simulated_records
+    from dp_fedmed.planning.forecast import simulated_records
 
     return simulated_records(config, load_data(config.data, seed=config.seed))
 
@@ -157,7 +157,7 @@ def _record_counts(config: Config) -> dict[str, int]:
 def _worst_client(config: Config, plan: Any) -> tuple[Any, int]:
     """The client whose records spend most, and the rounds in which it may take part."""
     from dp_fedmed.privacy import History
-    from dp_fedmed.privacy.composition import Method
+    from dp_fedmed.privacy.accounting.history import Method
 
     most = config.federation.max_participations or config.federation.num_rounds
     method: Method = config.privacy.accountant.value
@@ -174,7 +174,7 @@ def _worst_client(config: Config, plan: Any) -> tuple[Any, int]:
 
 def _refuse_small_cohort(config: Config, sigma: float, sampler: Any) -> None:
     """What a run of the configuration would refuse, an audit with more clients must refuse too."""
-    from dp_fedmed.federation.client_level import ClientLevelMechanism
+    from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
 
     expected = sampler.expected(config.federation.num_clients)
     ClientLevelMechanism(config.privacy.user, noise_multiplier=sigma, expected_cohort=expected)
@@ -329,8 +329,8 @@ def run_audited(config: Config, display: LogDisplay, unit: Unit) -> Outcome:
     """A whole run, ledger and report included, in a directory that nobody needs afterwards."""
     from safetensors.numpy import load_file
 
-    from dp_fedmed.federation.engines import run_locally
-    from dp_fedmed.federation.server_run import COMPLETED, INTERRUPTED
+    from dp_fedmed.engines.running import run_locally
+    from dp_fedmed.run.server_run import COMPLETED, INTERRUPTED
 
     grids: list[WatchedGrid] = []
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from dp_fedmed.config import Config
 from dp_fedmed.data import Records, load_data
 from dp_fedmed.evidence.curious_server import Observed, observe
-from dp_fedmed.learning.detector import Detector
-from dp_fedmed.tasks.patchcore.bank import MemoryBank
+from dp_fedmed.learning.anomaly.bank import MemoryBank
+from dp_fedmed.learning.anomaly.detector import Detector
 
 #: Relative to a patch's norm: the same patch, computed twice.
 SAME_PATCH = 1e-4

@@ -134,8 +134,8 @@ def _fall_in_loss(
     """By how much the mean loss of each canary's records fell in training."""
     import torch
 
-    from dp_fedmed.learning.gradient import GradientLearner
-    from dp_fedmed.tasks.base import predictions
+    from dp_fedmed.learning.networks.learner import GradientLearner
+    from dp_fedmed.learning.networks.task import predictions
 
     learner = GradientLearner(config, data)
     everything = Records(

@@ -16,18 +16,18 @@ from safetensors import SafetensorError
 from dp_fedmed.config import Config, ConfigError, from_yaml
 from dp_fedmed.data import DataSet, Records, load_data
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.checkpoint import CheckpointError
 from dp_fedmed.federation.nodes import client_name
-from dp_fedmed.federation.resume import history_of, open_ledger
-from dp_fedmed.federation.run_directory import (
+from dp_fedmed.learning import Learner, make_learner
+from dp_fedmed.run.checkpoint import CheckpointError
+from dp_fedmed.run.directory import (
     CONFIG_FILE,
     MODEL_FILE,
     PARTITION_FILE,
     REPORT_FILE,
     RunDirectory,
 )
-from dp_fedmed.federation.run_store import LEDGER_FILE, data_digest
-from dp_fedmed.learning import Learner, make_learner
+from dp_fedmed.run.resume import history_of, open_ledger
+from dp_fedmed.run.store import LEDGER_FILE, data_digest
 
 #: How sure it is that the data are those of the run.
 DIGEST, SIZES, UNCHECKED = "digest", "sizes", "not checked"

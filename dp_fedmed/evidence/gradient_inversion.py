@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dp_fedmed.randomness import stream
-from dp_fedmed.tasks.base import Task
+from dp_fedmed.learning.networks.task import Task
+from dp_fedmed.privacy.streams.reproducible import stream
 
 LEARNING_RATE = 0.1
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dp_fedmed.config import ConfigError
-from dp_fedmed.federation.secrets import RoundSecrets
 from dp_fedmed.privacy.auditing import gaussian_lower_bound
-from dp_fedmed.privacy.noise import NoiseKey, NoiseStream, Purpose
+from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream, Purpose
+from dp_fedmed.site.keys import RoundSecrets
 
 Arrays = dict[str, NDArray[np.float64]]
 

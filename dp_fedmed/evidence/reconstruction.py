@@ -158,7 +158,7 @@ def rebuild(config: Config, name: str, advance: Advance) -> tuple[Row, Images, O
     Returns:
         The row, the originals in its order, and what the server had.
     """
-    from dp_fedmed.learning.gradient import GradientWork
+    from dp_fedmed.learning.networks.learner import GradientWork
 
     seen = observe(config)
     data = load_data(config.data, seed=config.seed)

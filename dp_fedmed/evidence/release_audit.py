@@ -27,8 +27,8 @@ from dp_fedmed.evidence.one_release import (
 )
 from dp_fedmed.evidence.scenes import Attacked, attacked
 from dp_fedmed.privacy import History
-from dp_fedmed.privacy.composition import Method
-from dp_fedmed.privacy.noise import NoiseKey
+from dp_fedmed.privacy.accounting.history import Method
+from dp_fedmed.privacy.streams.noise import NoiseKey
 
 FEWEST_TRIALS, MOST_TRIALS = 1000, 4000
 CONFIRMED = 50.0  # times less often than the bound errs, an alarm may be false when it is confirmed

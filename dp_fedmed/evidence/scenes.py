@@ -22,16 +22,16 @@ from dp_fedmed.data import DataSet, Records
 from dp_fedmed.data.records import joined
 from dp_fedmed.evidence.audited_run import OVER, Target, planned_privacy
 from dp_fedmed.evidence.one_release import Arrays
-from dp_fedmed.federation.privacy_plan import ClientPlan, PrivacyPlan
 from dp_fedmed.federation.sampling import make_sampler
-from dp_fedmed.federation.secrets import RoundSecrets
-from dp_fedmed.federation.server_step import ServerStep
 from dp_fedmed.learning import Learner, LocalRound, LocalWork, make_learner, make_work
-from dp_fedmed.learning.anomaly import AnomalyWork
-from dp_fedmed.learning.gradient import GradientLearner
+from dp_fedmed.learning.anomaly.feature_cache import FeatureCache
+from dp_fedmed.learning.anomaly.features import PatchFeatures
+from dp_fedmed.learning.anomaly.learner import AnomalyWork
 from dp_fedmed.learning.local_only import LocalOnlyLearner
-from dp_fedmed.tasks.patchcore.feature_cache import FeatureCache
-from dp_fedmed.tasks.patchcore.features import PatchFeatures
+from dp_fedmed.learning.networks.learner import GradientLearner
+from dp_fedmed.learning.server_step import ServerStep
+from dp_fedmed.planning.plan import ClientPlan, PrivacyPlan
+from dp_fedmed.site.keys import RoundSecrets
 
 State = dict[str, NDArray[Any]]
 

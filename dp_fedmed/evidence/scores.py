@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from dp_fedmed.config import ConfigError
 from dp_fedmed.data import Records
 from dp_fedmed.evidence.finished_run import FinishedRun
-from dp_fedmed.learning.anomaly import AnomalyLearner
-from dp_fedmed.learning.gradient import GradientLearner
-from dp_fedmed.tasks.base import predictions
+from dp_fedmed.learning.anomaly.learner import AnomalyLearner
+from dp_fedmed.learning.networks.learner import GradientLearner
+from dp_fedmed.learning.networks.task import predictions
 
 Floats = NDArray[np.float64]
 Advance = Callable[[int], None]

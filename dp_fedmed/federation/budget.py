@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dp_fedmed.federation.privacy_plan import MOST_TIGHT
+from dp_fedmed.planning.plan import MOST_TIGHT
 from dp_fedmed.privacy import History, PrivacyEvent
-from dp_fedmed.privacy.composition import Method, most_repeats
+from dp_fedmed.privacy.accounting.history import Method, most_repeats
 
 #: Between rounds, PLD converts up to so many different histories; at the end, up to so many.
 MOST_EACH_ROUND, MOST_AT_THE_END = 3, MOST_TIGHT

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
+from dp_fedmed.engines.local_grid import ENGINE_ERROR, LocalGrid
 from dp_fedmed.federation.flower_compat import SERVER_NODE_ID
-from dp_fedmed.federation.local_grid import ENGINE_ERROR, LocalGrid
 from dp_fedmed.federation.stopping import StopRequest
 
 logger = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from dp_fedmed.config import ConfigError
+from dp_fedmed.engines.local_grid import ENGINE_ERROR, LocalGrid
 from dp_fedmed.federation.exchange import EngineLost, exchange
 from dp_fedmed.federation.failures import from_peer, one_line
-from dp_fedmed.federation.local_grid import ENGINE_ERROR, LocalGrid
 
 logger = logging.getLogger(__name__)
 

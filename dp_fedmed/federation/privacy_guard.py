@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from flwr.app import ConfigRecord
 
 from dp_fedmed.config import Config, ConfigError
-from dp_fedmed.federation.journal import Charge, Journal
-from dp_fedmed.federation.privacy_plan import PrivacyPlan, Spent
 from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.federation.run_account import RunAccount
+from dp_fedmed.planning.plan import PrivacyPlan, Spent
+from dp_fedmed.run.journal import Charge, Journal
 
 MOST_ANSWERS = 16
 REPORTED = ("noise_multiplier", "sample_rate", "steps")

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 
 from dp_fedmed.config import Config
 from dp_fedmed.federation.budget import Question, RoundBudget, bounded_epsilons
-from dp_fedmed.federation.journal import Charge
-from dp_fedmed.federation.privacy_plan import ClientPlan, PrivacyPlan
+from dp_fedmed.planning.plan import ClientPlan, PrivacyPlan
 from dp_fedmed.privacy import History, PrivacyAccountant, PrivacyEvent
-from dp_fedmed.privacy.composition import Row
-from dp_fedmed.privacy.events import Unit
+from dp_fedmed.privacy.accounting.events import Unit
+from dp_fedmed.privacy.accounting.history import Row
+from dp_fedmed.run.journal import Charge
 
 
 class RunAccount:

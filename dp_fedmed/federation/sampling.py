@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dp_fedmed.config import FederationConfig, SamplerName
-from dp_fedmed.privacy.events import PrivacyEvent
+from dp_fedmed.privacy.accounting.events import PrivacyEvent
 
 
 class Sampler(ABC):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dp_fedmed.config import FederationConfig, ServerOptimizerName
-from dp_fedmed.federation.server_step import Arrays, SharedModel, State, WeightedMean
+from dp_fedmed.learning.server_step import Arrays, SharedModel, State, WeightedMean
 
 
 class ServerOptimizer(SharedModel):

@@ -22,20 +22,20 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from dp_fedmed.config import FederationConfig, Weighting
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.client_level import ClientLevelMechanism
-from dp_fedmed.federation.durable import reach
 from dp_fedmed.federation.exchange import exchange
-from dp_fedmed.federation.journal import StoredRelease
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.federation.replies import LARGEST_NORM, checked_metrics, counted_examples, refusal
 from dp_fedmed.federation.sampling import Sampler
-from dp_fedmed.federation.secrets import RoundSecrets
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
-from dp_fedmed.federation.server_step import ServerStep
 from dp_fedmed.federation.stopping import Interrupted, StopRequest
-from dp_fedmed.privacy.noise import Purpose
-from dp_fedmed.randomness import stream
+from dp_fedmed.learning.server_step import ServerStep
+from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
+from dp_fedmed.privacy.streams.noise import Purpose
+from dp_fedmed.privacy.streams.reproducible import stream
+from dp_fedmed.run.durable import reach
+from dp_fedmed.run.journal import StoredRelease
+from dp_fedmed.site.keys import RoundSecrets
 
 logger = logging.getLogger(__name__)
 

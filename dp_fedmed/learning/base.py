@@ -15,13 +15,13 @@ from flwr.app import ArrayRecord, ConfigRecord
 
 from dp_fedmed.config import Config, TaskKind, Topology
 from dp_fedmed.data import DataSet, Records
-from dp_fedmed.federation.client_ledger import RecordPlan
-from dp_fedmed.federation.client_level import ClientLevelMechanism
-from dp_fedmed.federation.privacy_plan import PrivacyPlan
-from dp_fedmed.federation.run_directory import RunDirectory
 from dp_fedmed.federation.sampling import Sampler
-from dp_fedmed.federation.secrets import RoundSecrets
-from dp_fedmed.federation.server_step import ServerStep
+from dp_fedmed.learning.server_step import ServerStep
+from dp_fedmed.planning.plan import PrivacyPlan
+from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
+from dp_fedmed.run.directory import RunDirectory
+from dp_fedmed.site.keys import RoundSecrets
+from dp_fedmed.site.ledger import RecordPlan
 
 State = dict[str, np.ndarray[Any, Any]]
 
@@ -141,10 +141,10 @@ def make_learner(
 
 def _one_learner(config: Config, data: DataSet, num_records: int) -> Learner:
     if config.task.kind is TaskKind.anomaly:
-        from dp_fedmed.learning.anomaly import AnomalyLearner
+        from dp_fedmed.learning.anomaly.learner import AnomalyLearner
 
         return AnomalyLearner(config, data, num_records)
-    from dp_fedmed.learning.gradient import GradientLearner
+    from dp_fedmed.learning.networks.learner import GradientLearner
 
     return GradientLearner(config, data)
 
@@ -152,9 +152,9 @@ def _one_learner(config: Config, data: DataSet, num_records: int) -> Learner:
 def make_work(config: Config) -> LocalWork:
     """A client's half of what the configuration names."""
     if config.task.kind is TaskKind.anomaly:
-        from dp_fedmed.learning.anomaly import AnomalyWork
+        from dp_fedmed.learning.anomaly.learner import AnomalyWork
 
         return AnomalyWork(config)
-    from dp_fedmed.learning.gradient import GradientWork
+    from dp_fedmed.learning.networks.learner import GradientWork
 
     return GradientWork(config)

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from dp_fedmed.config import Config, better
-from dp_fedmed.federation.client_level import ClientLevelMechanism
-from dp_fedmed.federation.privacy_plan import PrivacyPlan
-from dp_fedmed.federation.run_directory import RunDirectory
 from dp_fedmed.federation.sampling import Sampler
-from dp_fedmed.federation.server_step import Arrays, Collector, ServerStep
 from dp_fedmed.learning.base import Learner, State
+from dp_fedmed.learning.server_step import Arrays, Collector, ServerStep
+from dp_fedmed.planning.plan import PrivacyPlan
+from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
+from dp_fedmed.run.directory import RunDirectory
 
 CLIENTS_FOLDER, CLIENTS_FILE = "clients", "clients.json"
 

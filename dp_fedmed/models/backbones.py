@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dp_fedmed.config import ConfigError
 from dp_fedmed.models.frozen import FilterBank
-from dp_fedmed.randomness import derive_seed
+from dp_fedmed.privacy.streams.reproducible import derive_seed
 
 #: The layers that are used unless others are named.
 DEFAULT_LAYERS: dict[str, tuple[str, ...]] = {

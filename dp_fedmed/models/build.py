@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from dp_fedmed.config import ConfigError, ModelConfig
+from dp_fedmed.config.named_code import import_named
 from dp_fedmed.models import torchvision_networks
-from dp_fedmed.named_code import import_named
-from dp_fedmed.randomness import derive_seed
+from dp_fedmed.privacy.streams.reproducible import derive_seed
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dp_fedmed.randomness import stream
+from dp_fedmed.privacy.streams.reproducible import stream
 
 
 class ScatteringLinear(nn.Module):

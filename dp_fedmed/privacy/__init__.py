@@ -16,53 +16,56 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dp_fedmed.privacy.accountant import PrivacyAccountant as PrivacyAccountant
-    from dp_fedmed.privacy.budget_calculator import calibrate as calibrate
-    from dp_fedmed.privacy.budget_calculator import compute_epsilon as compute_epsilon
-    from dp_fedmed.privacy.budget_calculator import compute_max_rounds as compute_max_rounds
-    from dp_fedmed.privacy.budget_calculator import (
+    from dp_fedmed.privacy.accounting.accountant import PrivacyAccountant as PrivacyAccountant
+    from dp_fedmed.privacy.accounting.calibration import calibrate as calibrate
+    from dp_fedmed.privacy.accounting.calibration import compute_epsilon as compute_epsilon
+    from dp_fedmed.privacy.accounting.calibration import compute_max_rounds as compute_max_rounds
+    from dp_fedmed.privacy.accounting.calibration import (
         compute_max_sample_rate as compute_max_sample_rate,
     )
-    from dp_fedmed.privacy.budget_calculator import (
+    from dp_fedmed.privacy.accounting.calibration import (
         compute_noise_multiplier as compute_noise_multiplier,
     )
-    from dp_fedmed.privacy.budget_calculator import get_privacy_spent as get_privacy_spent
-    from dp_fedmed.privacy.clipping import clip_l2 as clip_l2
-    from dp_fedmed.privacy.clipping import clip_l2_rows as clip_l2_rows
-    from dp_fedmed.privacy.composition import History as History
-    from dp_fedmed.privacy.composition import compose_advanced as compose_advanced
-    from dp_fedmed.privacy.composition import compose_basic as compose_basic
-    from dp_fedmed.privacy.embedding_sanitizer import DPConfig as DPConfig
-    from dp_fedmed.privacy.embedding_sanitizer import EmbeddingSanitizer as EmbeddingSanitizer
-    from dp_fedmed.privacy.events import PrivacyEvent as PrivacyEvent
-    from dp_fedmed.privacy.expenditure_accountant import (
+    from dp_fedmed.privacy.accounting.calibration import get_privacy_spent as get_privacy_spent
+    from dp_fedmed.privacy.accounting.events import PrivacyEvent as PrivacyEvent
+    from dp_fedmed.privacy.accounting.gaussian import gaussian_delta as gaussian_delta
+    from dp_fedmed.privacy.accounting.gaussian import gaussian_epsilon as gaussian_epsilon
+    from dp_fedmed.privacy.accounting.gaussian import gaussian_sigma as gaussian_sigma
+    from dp_fedmed.privacy.accounting.group import chained_epsilon as chained_epsilon
+    from dp_fedmed.privacy.accounting.group import group_epsilon as group_epsilon
+    from dp_fedmed.privacy.accounting.group import mixed_epsilon as mixed_epsilon
+    from dp_fedmed.privacy.accounting.history import History as History
+    from dp_fedmed.privacy.accounting.history import compose_advanced as compose_advanced
+    from dp_fedmed.privacy.accounting.history import compose_basic as compose_basic
+    from dp_fedmed.privacy.accounting.odds import guess_probability as guess_probability
+    from dp_fedmed.privacy.mechanisms.clipping import clip_l2 as clip_l2
+    from dp_fedmed.privacy.mechanisms.clipping import clip_l2_rows as clip_l2_rows
+    from dp_fedmed.privacy.streams.noise import NoiseKey as NoiseKey
+    from dp_fedmed.privacy.streams.noise import NoiseStream as NoiseStream
+    from dp_fedmed.privacy.streams.noise import Purpose as Purpose
+    from dp_fedmed.privacy.streams.noise import StreamId as StreamId
+    from dp_fedmed.privacy.streams.noise import public_digest as public_digest
+    from dp_fedmed.privacy.toolbox.embedding_sanitizer import DPConfig as DPConfig
+    from dp_fedmed.privacy.toolbox.embedding_sanitizer import (
+        EmbeddingSanitizer as EmbeddingSanitizer,
+    )
+    from dp_fedmed.privacy.toolbox.expenditure_accountant import (
         ExpenditureAccountant as ExpenditureAccountant,
     )
-    from dp_fedmed.privacy.gaussian import gaussian_delta as gaussian_delta
-    from dp_fedmed.privacy.gaussian import gaussian_epsilon as gaussian_epsilon
-    from dp_fedmed.privacy.gaussian import gaussian_sigma as gaussian_sigma
-    from dp_fedmed.privacy.group import chained_epsilon as chained_epsilon
-    from dp_fedmed.privacy.group import group_epsilon as group_epsilon
-    from dp_fedmed.privacy.group import mixed_epsilon as mixed_epsilon
-    from dp_fedmed.privacy.mechanisms import ExponentialMechanism as ExponentialMechanism
-    from dp_fedmed.privacy.mechanisms import GaussianMechanism as GaussianMechanism
-    from dp_fedmed.privacy.mechanisms import LaplaceMechanism as LaplaceMechanism
-    from dp_fedmed.privacy.mechanisms import RandomizedResponse as RandomizedResponse
-    from dp_fedmed.privacy.noise import NoiseKey as NoiseKey
-    from dp_fedmed.privacy.noise import NoiseStream as NoiseStream
-    from dp_fedmed.privacy.noise import Purpose as Purpose
-    from dp_fedmed.privacy.noise import StreamId as StreamId
-    from dp_fedmed.privacy.noise import public_digest as public_digest
-    from dp_fedmed.privacy.odds import guess_probability as guess_probability
-    from dp_fedmed.privacy.step_accountant import StepAccountant as StepAccountant
-    from dp_fedmed.privacy.zcdp import epsilon_to_rho as epsilon_to_rho
-    from dp_fedmed.privacy.zcdp import gaussian_rho as gaussian_rho
-    from dp_fedmed.privacy.zcdp import rho_to_epsilon as rho_to_epsilon
-    from dp_fedmed.privacy.zcdp import rho_to_sigma as rho_to_sigma
+    from dp_fedmed.privacy.toolbox.mechanisms import ExponentialMechanism as ExponentialMechanism
+    from dp_fedmed.privacy.toolbox.mechanisms import GaussianMechanism as GaussianMechanism
+    from dp_fedmed.privacy.toolbox.mechanisms import LaplaceMechanism as LaplaceMechanism
+    from dp_fedmed.privacy.toolbox.mechanisms import RandomizedResponse as RandomizedResponse
+    from dp_fedmed.privacy.toolbox.step_accountant import StepAccountant as StepAccountant
+    from dp_fedmed.privacy.toolbox.zcdp import epsilon_to_rho as epsilon_to_rho
+    from dp_fedmed.privacy.toolbox.zcdp import gaussian_rho as gaussian_rho
+    from dp_fedmed.privacy.toolbox.zcdp import rho_to_epsilon as rho_to_epsilon
+    from dp_fedmed.privacy.toolbox.zcdp import rho_to_sigma as rho_to_sigma
+
 
 _HOME = {
-    "accountant": ("PrivacyAccountant",),
-    "budget_calculator": (
+    "accounting.accountant": ("PrivacyAccountant",),
+    "accounting.calibration": (
         "calibrate",
         "compute_epsilon",
         "compute_max_rounds",
@@ -70,23 +73,23 @@ _HOME = {
         "compute_noise_multiplier",
         "get_privacy_spent",
     ),
-    "clipping": ("clip_l2", "clip_l2_rows"),
-    "composition": ("History", "compose_advanced", "compose_basic"),
-    "embedding_sanitizer": ("DPConfig", "EmbeddingSanitizer"),
-    "events": ("PrivacyEvent",),
-    "expenditure_accountant": ("ExpenditureAccountant",),
-    "gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_sigma"),
-    "group": ("chained_epsilon", "group_epsilon", "mixed_epsilon"),
-    "mechanisms": (
+    "accounting.events": ("PrivacyEvent",),
+    "accounting.gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_sigma"),
+    "accounting.group": ("chained_epsilon", "group_epsilon", "mixed_epsilon"),
+    "accounting.history": ("History", "compose_advanced", "compose_basic"),
+    "accounting.odds": ("guess_probability",),
+    "mechanisms.clipping": ("clip_l2", "clip_l2_rows"),
+    "streams.noise": ("NoiseKey", "NoiseStream", "Purpose", "StreamId", "public_digest"),
+    "toolbox.embedding_sanitizer": ("DPConfig", "EmbeddingSanitizer"),
+    "toolbox.expenditure_accountant": ("ExpenditureAccountant",),
+    "toolbox.mechanisms": (
         "ExponentialMechanism",
         "GaussianMechanism",
         "LaplaceMechanism",
         "RandomizedResponse",
     ),
-    "noise": ("NoiseKey", "NoiseStream", "Purpose", "StreamId", "public_digest"),
-    "odds": ("guess_probability",),
-    "step_accountant": ("StepAccountant",),
-    "zcdp": ("epsilon_to_rho", "gaussian_rho", "rho_to_epsilon", "rho_to_sigma"),
+    "toolbox.step_accountant": ("StepAccountant",),
+    "toolbox.zcdp": ("epsilon_to_rho", "gaussian_rho", "rho_to_epsilon", "rho_to_sigma"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dp_fedmed.privacy.keys import MacKey, sync_folder
+from dp_fedmed.privacy.streams.keys import MacKey, sync_folder
 
 _GENESIS: Final = b"dp_fedmed ledger v1"
 _SEAL: Final = re.compile(rb',"mac":"([0-9a-f]{64})"\}')

@@ -12,17 +12,17 @@ from rich.console import Console
 from rich.live import Live
 
 from dp_fedmed.config import Config, PrivacyStyle
+from dp_fedmed.progress import listened_by
 from dp_fedmed.reporting.live import LivePanel
-from dp_fedmed.reporting.long_work import listened_by
 from dp_fedmed.reporting.outcome import metrics_table, promise_table
 from dp_fedmed.reporting.sites import describe_sites
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dp_fedmed.federation.server_run import RunResult
     from dp_fedmed.federation.strategy import RoundRecord
     from dp_fedmed.reporting.run_facts import RunFacts
+    from dp_fedmed.run.server_run import RunResult
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dp_fedmed.commands import EXIT_FINDING, EXIT_STOPPED
-from dp_fedmed.federation.ledger_check import LedgerView
+from dp_fedmed.run.verify import LedgerView
 
 WORST_CASE = (
     "ε_sample is the planned worst case, of a client in every round that it may be in: with hidden "

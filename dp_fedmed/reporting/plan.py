@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dp_fedmed.federation.forecast import MOST_ROWS, Forecast, Group, Spending
-from dp_fedmed.federation.plan_outlook import (
+from dp_fedmed.planning.forecast import MOST_ROWS, Forecast, Group, Spending
+from dp_fedmed.planning.outlook import (
     Budget,
     Signal,
     budget,
@@ -23,7 +23,7 @@ from dp_fedmed.federation.plan_outlook import (
     unprotected,
     warnings_about,
 )
-from dp_fedmed.federation.suggestions import Suggestion
+from dp_fedmed.planning.suggestions import Suggestion
 from dp_fedmed.reporting.sites import describe_sites
 
 SCHEMA = 1

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dp_fedmed.federation.forecast import Forecast
+from dp_fedmed.planning.forecast import Forecast
 from dp_fedmed.reporting.plots import BLUE, GREEN, GREY, ORANGE
 
 MOST_BARS = 30

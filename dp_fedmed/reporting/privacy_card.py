@@ -22,8 +22,8 @@ def write_card(run_dir: Path, head: Head | None) -> None:
         run_dir: its directory.
         head: of its ledger.
     """
-    from dp_fedmed.federation.durable import write_file
     from dp_fedmed.reporting.run_facts import LedgerFacts, read_run
+    from dp_fedmed.run.durable import write_file
 
     facts = read_run(run_dir, ledger=False)
     facts.ledger = LedgerFacts(head)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dp_fedmed.config import ConfigError
 from dp_fedmed.reporting.run_facts import is_run, read_run
-from dp_fedmed.reporting.sweep_facts import is_sweep, read_sweep
+from dp_fedmed.sweeps.facts import is_sweep, read_sweep
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,8 +104,8 @@ def _write_sweep(
     from rich.progress import track
 
     from dp_fedmed.reporting.page import save_figures
-    from dp_fedmed.reporting.sweep_figures import sweep_figures
-    from dp_fedmed.reporting.sweep_page import sweep_page, sweep_summary
+    from dp_fedmed.sweeps.figures import sweep_figures
+    from dp_fedmed.sweeps.page import sweep_page, sweep_summary
 
     facts = read_sweep(directory)
     folder = page.with_suffix("")
@@ -123,6 +123,6 @@ def _write_sweep(
 
 
 def _write(path: Path, text: str) -> None:
-    from dp_fedmed.federation.durable import write_file
+    from dp_fedmed.run.durable import write_file
 
     write_file(path, text.encode(), durable=False)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dp_fedmed.federation.privacy_report import SCHEMA as REPORT_SCHEMA
 from dp_fedmed.privacy.ledger import Head
 from dp_fedmed.reporting.words import LEVELS, without_paths
+from dp_fedmed.run.privacy_report import SCHEMA as REPORT_SCHEMA
 
 SHOWN_PICTURE = 8 * 2**20  # bytes; a larger one stays beside the page
 MARKS = ("config.yaml", "metrics.jsonl", "privacy_report.json")
@@ -308,9 +308,9 @@ def _is_compared(target: dict[str, Any]) -> bool:
 def _ledger(path: Path) -> LedgerFacts:
     """The head of a ledger that was checked; else what the last checkpoint says of it."""
     from dp_fedmed.config import ConfigError
-    from dp_fedmed.federation.checkpoint import CheckpointError
-    from dp_fedmed.federation.ledger_check import LedgerView
     from dp_fedmed.privacy.ledger import LedgerError
+    from dp_fedmed.run.checkpoint import CheckpointError
+    from dp_fedmed.run.verify import LedgerView
 
     said = checkpoint_head(path)
     try:

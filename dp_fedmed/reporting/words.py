@@ -9,7 +9,7 @@ from typing import Any
 
 from dp_fedmed.config import better
 from dp_fedmed.privacy import guess_probability
-from dp_fedmed.privacy.odds import percent_up
+from dp_fedmed.privacy.accounting.odds import percent_up
 
 LEVELS = {"sample": "record", "user": "client"}
 OBSERVERS = {"server": "The server", "model recipients": "Whoever receives the model"}

@@ -13,9 +13,9 @@ from typing import Any
 
 from dp_fedmed import __version__
 from dp_fedmed.config import ConfigError
-from dp_fedmed.federation.durable import RunLock, write_file
-from dp_fedmed.federation.run_directory import CONFIG_FILE, refuse_foreign
-from dp_fedmed.federation.run_store import LEDGER_FILE, RELEASES
+from dp_fedmed.run.directory import CONFIG_FILE, refuse_foreign
+from dp_fedmed.run.durable import RunLock, write_file
+from dp_fedmed.run.store import LEDGER_FILE, RELEASES
 from dp_fedmed.sweeps.results import (
     FAILED,
     Row,

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from dp_fedmed.config import Config, ConfigError, EngineName
-from dp_fedmed.config_resume import stored_settings
+from dp_fedmed.config.resume import stored_settings
 from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob, clear_unbegun, has_begun
 from dp_fedmed.sweeps.results import Row, failed_row, final_line, result_row
 
 if TYPE_CHECKING:
-    from dp_fedmed.federation.server_run import RunResult
     from dp_fedmed.federation.strategy import RoundRecord
+    from dp_fedmed.run.server_run import RunResult
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -42,7 +42,7 @@ class JobRunner:
 
     def __call__(self, job: SweepJob, tell: Tell) -> Row | None:
         """The job's row; None if it was interrupted."""
-        from dp_fedmed.federation.resume import RunFinished
+        from dp_fedmed.run.resume import RunFinished
 
         started = time.perf_counter()
         path = self.directory.run_dir(job.number)
@@ -113,7 +113,7 @@ def describe_error(error: Exception) -> str:
 
 
 def _run(config: Config, tell: Tell) -> RunResult:
-    from dp_fedmed.federation.engines import run_federation
+    from dp_fedmed.engines.running import run_federation
     from dp_fedmed.reporting.run_log import quiet_console
 
     quiet_console()

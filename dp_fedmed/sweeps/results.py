@@ -13,7 +13,7 @@ from typing import Any
 from yaml import YAMLError
 
 from dp_fedmed.config import Config, PrivacyStyle, from_yaml
-from dp_fedmed.federation.run_directory import CONFIG_FILE, METRICS_FILE, REPORT_FILE
+from dp_fedmed.run.directory import CONFIG_FILE, METRICS_FILE, REPORT_FILE
 
 COMPLETED, STOPPED, FAILED = "completed", "stopped", "failed"
 LEVELS = {"record": "sample", "client": "user"}  # a guarantee's unit: its name in the settings

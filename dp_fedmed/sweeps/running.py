@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from dp_fedmed.config import Config
-from dp_fedmed.reporting.sweep_display import SweepDisplay
 from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob
+from dp_fedmed.sweeps.display import SweepDisplay
 from dp_fedmed.sweeps.jobs import JobRunner
 from dp_fedmed.sweeps.pool import Event, JobPool, Progress, Started
 from dp_fedmed.sweeps.results import Row, failed_row
@@ -106,7 +106,7 @@ HEAVY = (
     *("torch", "torch.func", "opacus", "scipy.optimize", "dp_accounting.pld"),
     *("matplotlib.pyplot", "matplotlib.backends.backend_agg"),
     *("sklearn.datasets", "sklearn.metrics", "dp_fedmed.models"),
-    *("dp_fedmed.server_app", "dp_fedmed.client_app", "dp_fedmed.tasks.dp_sgd"),
+    *("dp_fedmed.server_app", "dp_fedmed.client_app", "dp_fedmed.learning.networks.dp_sgd"),
 )
 
 

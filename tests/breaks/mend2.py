@@ -7,7 +7,7 @@ from tests.breaks.base import Break
 BREAKS: list[Break] = [
     Break(
         "a history takes removals and replacements as one relation",
-        "privacy/composition.py",
+        "privacy/accounting/history.py",
         "if self._replaces is not None and self._replaces != replaces:",
         "if False:",
         "tests/privacy/test_group.py"

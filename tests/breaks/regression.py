@@ -11,7 +11,7 @@ RUNS = "tests/federation/test_regression.py"
 BREAKS: list[Break] = [
     Break(
         "a regression's loss centred over the batch",
-        "tasks/regression.py",
+        "learning/networks/regression.py",
         "return each.mean(dim=1)",
         "return each.mean(dim=1) - each.mean().detach() + each.mean()",
         f"{TASK}::test_regression_losses_do_not_couple_records",
@@ -41,7 +41,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "single predictions of test records not listed as outside the guarantee",
-        "federation/privacy_report.py",
+        "run/privacy_report.py",
         "TaskKind.regression: [OUTSIDE_POINTS],",
         "",
         f"{RUNS}::test_a_regression_runs_in_every_style_and_topology",

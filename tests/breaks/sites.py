@@ -40,14 +40,14 @@ BREAKS = [
     ),
     Break(
         "cohort: who contributed is published",
-        "federation/server_run.py",
+        "run/server_run.py",
         "        if not self.strategy.hides_cohorts:\n            self.result.participation",
         "        if True:\n            self.result.participation",
         f"{NODES}::test_a_client_that_contributed_to_no_round_marks_the_run_where_cohorts_are_no_secret",
     ),
     Break(
         "site: a label is looked at when its record is drawn",
-        "federation/site_records.py",
+        "site/records.py",
         "if low < 0 or high >= classes:",
         "if False:",
         f"{NODES}::test_a_label_outside_the_classes_is_found_before_round_1",
@@ -68,7 +68,7 @@ BREAKS = [
     ),
     Break(
         "site: nobody asks whether it can take part",
-        "federation/server_run.py",
+        "run/server_run.py",
         "check_ready(grid, nodes, self._told_to, timeout=timeout)",
         "pass",
         f"{NODES}::test_a_site_that_can_never_contribute_stops_the_run_before_round_1",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dp_fedmed.config import ConfigError, DataConfig, PartitionConfig
-from dp_fedmed.config_schema import PartitionName
+from dp_fedmed.config.schema import PartitionName
 from dp_fedmed.data import load_data, partition
 from dp_fedmed.data.textures import CATEGORIES, DEFECTS, load_textures, normal_images
 

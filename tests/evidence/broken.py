@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dp_fedmed.config import Config, GradMode
-from dp_fedmed.federation.secrets import RoundSecrets
-from dp_fedmed.learning.gradient import GradientLearner, GradientWork
-from dp_fedmed.privacy.noise import NoiseStream
-from dp_fedmed.tasks.per_sample import PerSampleGradients
+from dp_fedmed.learning.networks.learner import GradientLearner, GradientWork
+from dp_fedmed.learning.networks.per_sample import PerSampleGradients
+from dp_fedmed.privacy.streams.noise import NoiseStream
+from dp_fedmed.site.keys import RoundSecrets
 
 Patch = pytest.MonkeyPatch
 

@@ -21,8 +21,8 @@ from dp_fedmed.evidence.reconstruction import (
     sized_for_attack,
     without_update,
 )
-from dp_fedmed.learning.gradient import GradientWork
-from dp_fedmed.reporting.reconstruction_plots import plot_reconstruction
+from dp_fedmed.evidence.reconstruction_plots import plot_reconstruction
+from dp_fedmed.learning.networks.learner import GradientWork
 
 
 def row_of(style: str, *overrides: str) -> tuple[reconstruction.Row, np.ndarray, object]:

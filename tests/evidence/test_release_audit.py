@@ -21,8 +21,8 @@ from dp_fedmed.evidence.audited_run import targets
 from dp_fedmed.evidence.one_release import Pair, Seen, attack, worst_of, worst_pair
 from dp_fedmed.evidence.release_audit import audit_release
 from dp_fedmed.evidence.scenes import attacked
+from dp_fedmed.learning.anomaly import statistics
 from dp_fedmed.privacy import clip_l2_rows
-from dp_fedmed.tasks.patchcore import statistics
 from tests.evidence.broken import unclipped, weaker_noise, without_checks
 from tests.evidence.test_audit import client_level, record_level
 

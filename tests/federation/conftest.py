@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_fedmed.federation import server_run
 from dp_fedmed.reporting import anomaly_sheet, picture_sheet, segmentation_sheet
+from dp_fedmed.run import server_run
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -11,15 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from dp_fedmed.config import Config, ConfigError, compose, from_run_config
-from dp_fedmed.federation.client_ledger import Asked, Budget, BudgetRefused, ClientLedger
-from dp_fedmed.federation.journal import Charge, Journal
-from dp_fedmed.federation.ledger_check import LedgerView
-from dp_fedmed.federation.plan_outlook import warnings_of_run
 from dp_fedmed.federation.privacy_guard import BudgetSpent, PrivacyGuard
-from dp_fedmed.federation.privacy_plan import ClientPlan, PrivacyPlan, Spent, make_plan
-from dp_fedmed.federation.privacy_report import checkpoint_section, privacy_report
 from dp_fedmed.federation.sampling import AllSampler, PoissonSampler
-from dp_fedmed.federation.shared_events import from_entries
+from dp_fedmed.planning.outlook import warnings_of_run
+from dp_fedmed.planning.plan import ClientPlan, PrivacyPlan, Spent, make_plan
 from dp_fedmed.privacy import (
     History,
     PrivacyEvent,
@@ -30,8 +25,13 @@ from dp_fedmed.privacy import (
     mixed_epsilon,
     pld,
 )
-from dp_fedmed.privacy.keys import MacKey
 from dp_fedmed.privacy.ledger import Ledger
+from dp_fedmed.privacy.streams.keys import MacKey
+from dp_fedmed.run.journal import Charge, Journal
+from dp_fedmed.run.privacy_report import checkpoint_section, privacy_report
+from dp_fedmed.run.shared_events import from_entries
+from dp_fedmed.run.verify import LedgerView
+from dp_fedmed.site.ledger import Asked, Budget, BudgetRefused, ClientLedger
 
 
 def client(sigma: float = 5.0, *, q: float = 1.0, steps: int = 1, **more: int) -> ClientPlan:
@@ -374,8 +374,8 @@ def test_an_open_round_is_said_and_is_not_damage(
     small: Callable[..., Config], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from dp_fedmed.cli import main
-    from dp_fedmed.federation import durable
-    from dp_fedmed.federation.engines import run_federation
+    from dp_fedmed.engines.running import run_federation
+    from dp_fedmed.run import durable
 
     config = small("privacy=hybrid", "model._target_=dp_fedmed.models.MLP", "model.args.hidden=[4]")
 

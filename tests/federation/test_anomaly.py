@@ -14,19 +14,19 @@ from safetensors.numpy import load_file
 from dp_fedmed import client_app
 from dp_fedmed.config import Config, ConfigError, compose
 from dp_fedmed.data import DataSet, Records, load_data, partition
-from dp_fedmed.federation import durable, server_run
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.federation.journal import CHARGE, COMMIT, RELEASE
-from dp_fedmed.federation.ledger_check import LedgerView
-from dp_fedmed.federation.record_level import RecordLevelMechanism
-from dp_fedmed.federation.secrets import RoundSecrets
+from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.learning import LocalRound, make_learner, make_work
-from dp_fedmed.learning.anomaly import AnomalyWork
-from dp_fedmed.learning.anomaly_steps import VECTOR, StatisticStep
+from dp_fedmed.learning.anomaly.learner import AnomalyWork
+from dp_fedmed.learning.anomaly.steps import VECTOR, StatisticStep
 from dp_fedmed.privacy import get_privacy_spent
-from dp_fedmed.privacy.noise import NoiseKey, NoiseStream
+from dp_fedmed.privacy.mechanisms.record_level import RecordLevelMechanism
+from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream
 from dp_fedmed.reporting.display import LogDisplay
+from dp_fedmed.run import durable, server_run
+from dp_fedmed.run.journal import CHARGE, COMMIT, RELEASE
+from dp_fedmed.run.verify import LedgerView
+from dp_fedmed.site.keys import RoundSecrets
 from tests.conftest import without_privacy_unless_given
 from tests.federation.anomaly_runs import FIXED_NOISE, Crash, CrashAt, report_of
 
@@ -290,7 +290,7 @@ def test_a_bank_holds_patches_of_clients(tiny: Callable[..., Config]) -> None:
     model = load_file(run_federation(config).run_dir / "model.safetensors")
     data = load_data(config.data, seed=config.seed)
     learner = make_learner(config, data)
-    from dp_fedmed.learning.detector import Detector
+    from dp_fedmed.learning.anomaly.detector import Detector
 
     detector = Detector(config)
     rows = detector.map_of(learner.initial())(detector.features(data.train.x)).reshape(-1, 6)

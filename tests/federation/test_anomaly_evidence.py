@@ -12,10 +12,10 @@ from safetensors.numpy import load_file
 
 from dp_fedmed.config import Config
 from dp_fedmed.data import Records, in_proportion
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.tasks.fairness import fairness
-from dp_fedmed.tasks.patchcore.feature_cache import FeatureCache
-from dp_fedmed.tasks.patchcore.features import PatchFeatures
+from dp_fedmed.engines.running import run_federation
+from dp_fedmed.learning.anomaly.feature_cache import FeatureCache
+from dp_fedmed.learning.anomaly.features import PatchFeatures
+from dp_fedmed.learning.fairness import fairness
 
 
 def rows(file: Path) -> list[dict]:
@@ -79,7 +79,7 @@ def test_kept_features_change_no_bit_of_a_run(
     for most_bytes in (0, 2**30):
         monkeypatch.setattr(PatchFeatures, "batches", counted)
         monkeypatch.setattr(
-            "dp_fedmed.learning.detector.FeatureCache",
+            "dp_fedmed.learning.anomaly.detector.FeatureCache",
             lambda extract, most=most_bytes: FeatureCache(extract, most_bytes=most),
         )
         asked.clear()

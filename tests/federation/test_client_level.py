@@ -20,16 +20,16 @@ from dp_fedmed.config import (
     UserPrivacyConfig,
     compose,
 )
+from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.client_level import ClientLevelMechanism, split_noise
-from dp_fedmed.federation.local_grid import LocalGrid
 from dp_fedmed.federation.nodes import wait_for_nodes
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.federation.privacy_plan import make_plan
 from dp_fedmed.federation.sampling import make_sampler
-from dp_fedmed.federation.secrets import RoundSecrets, round_digest
 from dp_fedmed.federation.strategy import DPStrategy
-from dp_fedmed.privacy.noise import NoiseKey
+from dp_fedmed.planning.plan import make_plan
+from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism, split_noise
+from dp_fedmed.privacy.streams.noise import NoiseKey
+from dp_fedmed.site.keys import RoundSecrets, round_digest
 from tests.federation import apps
 
 C, CLIENTS = 2.0, 5

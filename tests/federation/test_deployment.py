@@ -22,7 +22,7 @@ from PIL import Image
 from dp_fedmed.config import compose
 from dp_fedmed.data import load_data
 from dp_fedmed.data.clients import deployed_records
-from dp_fedmed.federation.ledger_check import LedgerView
+from dp_fedmed.run.verify import LedgerView
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent

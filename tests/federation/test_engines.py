@@ -20,12 +20,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from dp_fedmed.config import Config, ConfigError, compose
-from dp_fedmed.federation.engines import run_federation
+from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation.flower_compat import RAY_ADDRESS, RAY_LOOPBACK, run_on_ray
-from dp_fedmed.federation.ledger_check import LedgerView
-from dp_fedmed.federation.run_directory import RunDirectory
 from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.reporting.display import LogDisplay
+from dp_fedmed.run.directory import RunDirectory
+from dp_fedmed.run.verify import LedgerView
 from dp_fedmed.sweeps.ray_cluster import ray_cluster
 
 ROOT = Path(__file__).resolve().parents[2]

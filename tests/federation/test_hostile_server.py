@@ -18,10 +18,10 @@ from dp_fedmed.client_app import ClientRuntime, build_client_app
 from dp_fedmed.config import ConfigError, compose, from_run_config
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation import flower_compat
-from dp_fedmed.federation.privacy_plan import sample_rate, steps_per_round
-from dp_fedmed.federation.site_records import UNFIT
-from dp_fedmed.federation.site_rules import SiteRules
+from dp_fedmed.planning.plan import sample_rate, steps_per_round
 from dp_fedmed.privacy import get_privacy_spent
+from dp_fedmed.site.records import UNFIT
+from dp_fedmed.site.rules import SiteRules
 
 SECRET = "tuberculosis-1957"
 SIGMA = 4.0

@@ -15,7 +15,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from dp_fedmed.federation.local_grid import FIRST_NODE_ID, LocalGrid
+from dp_fedmed.engines.local_grid import FIRST_NODE_ID, LocalGrid
 from dp_fedmed.federation.nodes import NodeError, wait_for_nodes
 from tests.federation import apps
 
@@ -175,7 +175,7 @@ def test_a_node_that_does_not_exist_is_an_error(grid_of) -> None:
 
 LEFT_OPEN = """
 import os, signal, sys
-from dp_fedmed.federation.local_grid import LocalGrid
+from dp_fedmed.engines.local_grid import LocalGrid
 from tests.federation import apps
 from tests.federation.test_local_grid import ask
 import psutil

@@ -16,17 +16,17 @@ from dp_fedmed import cli
 from dp_fedmed.client_app import ClientRuntime
 from dp_fedmed.config import Config, ConfigError, PrivacyStyle, TaskKind
 from dp_fedmed.data import Records
-from dp_fedmed.federation.client_ledger import Asked, Budget, BudgetRefused, ClientLedger
-from dp_fedmed.federation.engines import run_federation
+from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation.exchange import OFFLINE
 from dp_fedmed.federation.nodes import NodeError
-from dp_fedmed.federation.server_run import RunResult
-from dp_fedmed.federation.site_records import refuse_unfit
 from dp_fedmed.learning import LocalRound
-from dp_fedmed.learning.gradient import GradientLearner, GradientWork
-from dp_fedmed.privacy.keys import MacKey
+from dp_fedmed.learning.networks.learner import GradientLearner, GradientWork
+from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.reporting.display import LogDisplay
+from dp_fedmed.run.server_run import RunResult
 from dp_fedmed.server_app import serve
+from dp_fedmed.site.ledger import Asked, Budget, BudgetRefused, ClientLedger
+from dp_fedmed.site.records import refuse_unfit
 from tests.evidence.broken import Patches
 from tests.federation.sites import WORDS, Sites, settings
 
@@ -195,7 +195,7 @@ def test_a_site_that_is_offline_when_asked_is_named(tmp_path: Path) -> None:
 def test_a_simulated_client_that_cannot_see_the_runs_folder_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Callable[..., Config]
 ) -> None:
-    from dp_fedmed.federation import secrets
+    from dp_fedmed.site import keys as secrets
 
     monkeypatch.setattr(secrets, "LEDGER_KEY_FILE", "elsewhere.key")
     with pytest.raises(ConfigError, match=r"run_dir=.* a folder that every Ray node shares"):

@@ -24,7 +24,7 @@ import opacus
 from flwr.app import Context, Message, RecordDict
 from dp_fedmed.client_app import ClientRuntime, build_client_app
 from dp_fedmed.config import from_run_config
-from dp_fedmed.federation.local_grid import LocalGrid
+from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.server_app import app
 logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, "loggers": {
     "dp_fedmed": {"level": "DEBUG", "propagate": True},

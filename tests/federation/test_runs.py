@@ -12,10 +12,10 @@ from torch import nn
 
 from dp_fedmed.config import Config, ConfigError, DataConfig, compose
 from dp_fedmed.data import DataSet, Records
-from dp_fedmed.federation import engines
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.federation.run_directory import RunDirectory
+from dp_fedmed.engines import running as engines
+from dp_fedmed.engines.running import run_federation
 from dp_fedmed.models import MLP
+from dp_fedmed.run.directory import RunDirectory
 
 HERE = __name__
 OWN = "allow_code=[tests]"
@@ -41,7 +41,7 @@ def test_a_federation_learns(
 def test_validation_chooses_the_model_and_test_data_are_used_once(
     small: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dp_fedmed.tasks.classification import Classification
+    from dp_fedmed.learning.networks.classification import Classification
 
     asked: list[int] = []
     original = Classification.evaluate

@@ -20,9 +20,9 @@ from flwr.app import ArrayRecord, Message
 from dp_fedmed.client_app import ClientRuntime, build_client_app
 from dp_fedmed.config import Config, DataConfig, compose
 from dp_fedmed.data import DataSet, Records
-from dp_fedmed.federation.local_grid import LocalGrid
-from dp_fedmed.privacy.keys import SecretKey
-from dp_fedmed.privacy.noise import NoiseKey
+from dp_fedmed.engines.local_grid import LocalGrid
+from dp_fedmed.privacy.streams.keys import SecretKey
+from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.server_app import serve
 
@@ -209,8 +209,8 @@ AUDITED = """
 import os, sys
 os.umask(0)
 from dp_fedmed.config import compose
-from dp_fedmed.federation.engines import run_federation
-import dp_fedmed.client_app, dp_fedmed.tasks.dp_sgd
+from dp_fedmed.engines.running import run_federation
+import dp_fedmed.client_app, dp_fedmed.learning.networks.dp_sgd
 loaded = []
 sys.addaudithook(lambda event, args: loaded.append(args) if event == "pickle.find_class" else None)
 result = run_federation(compose(sys.argv[1:]))
@@ -241,8 +241,8 @@ def test_private_files_are_for_their_owner_even_without_a_umask_and_no_pickle_is
 
 
 def test_a_sites_keys_are_for_its_owner_even_without_a_umask(tmp_path: Path) -> None:
-    from dp_fedmed.federation.client_ledger import ClientLedger
-    from dp_fedmed.federation.secrets import client_folder, client_key, client_ledger_key
+    from dp_fedmed.site.keys import client_folder, client_key, client_ledger_key
+    from dp_fedmed.site.ledger import ClientLedger
 
     config = compose(["privacy=sample"])
     node = {"client-id": "north", "state-dir": str(tmp_path / "a" / "state")}
@@ -262,7 +262,7 @@ def test_a_sites_keys_are_for_its_owner_even_without_a_umask(tmp_path: Path) -> 
 
 def test_a_state_directory_that_others_may_read_is_refused(tmp_path: Path) -> None:
     from dp_fedmed.config import ConfigError
-    from dp_fedmed.federation.secrets import client_key
+    from dp_fedmed.site.keys import client_key
 
     state = tmp_path / "state"
     state.mkdir()

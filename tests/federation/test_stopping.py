@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 
 from dp_fedmed.config import compose
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.federation.ledger_check import LedgerView
-from dp_fedmed.federation.run_directory import RunDirectory
+from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation.stopping import StopRequest, on_ctrl_c
+from dp_fedmed.run.directory import RunDirectory
+from dp_fedmed.run.verify import LedgerView
 
 SETTINGS = [
     *("task=digits", "recipe=none", "federation.num_clients=4", "federation.num_rounds=400"),

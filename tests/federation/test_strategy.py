@@ -11,8 +11,8 @@ import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from dp_fedmed.config import FederationConfig, ServerOptimizerName, Weighting
+from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.local_grid import LocalGrid
 from dp_fedmed.federation.nodes import wait_for_nodes
 from dp_fedmed.federation.sampling import AllSampler
 from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients

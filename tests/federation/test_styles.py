@@ -14,9 +14,11 @@ import pytest
 from dp_fedmed.client_app import ClientRuntime, build_client_app
 from dp_fedmed.config import Config, ConfigError, compose
 from dp_fedmed.data import load_data
-from dp_fedmed.federation.engines import run_federation
+from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation.privacy_guard import BudgetSpent, PrivacyGuard
-from dp_fedmed.federation.privacy_plan import (
+from dp_fedmed.federation.sampling import AllSampler
+from dp_fedmed.learning.networks import per_sample, record_check
+from dp_fedmed.planning.plan import (
     ClientPlan,
     PrivacyPlan,
     default_delta,
@@ -24,11 +26,9 @@ from dp_fedmed.federation.privacy_plan import (
     sample_rate,
     steps_per_round,
 )
-from dp_fedmed.federation.run_directory import RunDirectory
-from dp_fedmed.federation.sampling import AllSampler
 from dp_fedmed.privacy import get_privacy_spent
-from dp_fedmed.privacy.keys import MacKey
-from dp_fedmed.tasks import per_sample, record_check
+from dp_fedmed.privacy.streams.keys import MacKey
+from dp_fedmed.run.directory import RunDirectory
 from tests.studies import STUDY
 
 FIXED = (
@@ -262,7 +262,7 @@ def test_the_last_model_is_kept_not_the_best(
 ) -> None:
     worse_and_worse = iter(range(100))
     monkeypatch.setattr(
-        "dp_fedmed.federation.server_run.ServerRun._evaluate",
+        "dp_fedmed.run.server_run.ServerRun._evaluate",
         lambda self, arrays, split: {"balanced_accuracy": 1.0 / (1 + next(worse_and_worse))},
     )
     assert run_federation(small("federation.num_rounds=3")).selected_round == 0
@@ -432,7 +432,7 @@ def test_one_sum_at_two_noise_scales_does_not_share_its_noise(small: Callable[..
 
 
 def test_a_client_refuses_noise_that_breaks_its_budget(small: Callable[..., Config]) -> None:
-    from dp_fedmed.federation.client_ledger import BudgetRefused
+    from dp_fedmed.site.ledger import BudgetRefused
 
     whole = ["training.batch_size=100000", "training.local_steps=1", "federation.num_rounds=1"]
     config = small("privacy=sample", *FIXED, "privacy.noise_seed=3", *whole)
@@ -446,7 +446,7 @@ def test_a_client_refuses_noise_that_breaks_its_budget(small: Callable[..., Conf
 
 
 def test_a_client_refuses_a_server_whose_ledger_went_back(small: Callable[..., Config]) -> None:
-    from dp_fedmed.federation.client_ledger import ServerRefused
+    from dp_fedmed.site.ledger import ServerRefused
 
     config = small("privacy=sample", *FIXED, "privacy.noise_seed=3", "federation.num_rounds=1")
     ask_client(config, 50.0, ledger=7)

@@ -13,9 +13,9 @@ from safetensors.numpy import load_file
 
 from dp_fedmed.client_app import ClientRuntime
 from dp_fedmed.config import Config, ConfigError, compose
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.federation.ledger_check import LedgerView
+from dp_fedmed.engines.running import run_federation
 from dp_fedmed.learning.local_only import part_of
+from dp_fedmed.run.verify import LedgerView
 from tests.studies import STUDY
 
 Small = Callable[..., Config]
@@ -84,7 +84,7 @@ def test_nothing_reaches_a_client_from_another(small: Small) -> None:
             return super().train(message, context)
 
     from dp_fedmed.client_app import build_client_app
-    from dp_fedmed.federation.local_grid import LocalGrid
+    from dp_fedmed.engines.local_grid import LocalGrid
     from dp_fedmed.reporting.display import LogDisplay
     from dp_fedmed.server_app import serve
 

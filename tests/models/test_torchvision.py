@@ -8,13 +8,12 @@ import torch
 
 from dp_fedmed.config import GradMode, ModelConfig, TaskConfig, TrainingConfig
 from dp_fedmed.data.records import Records
+from dp_fedmed.learning.networks.dp_sgd import DPSGDPlan, train_privately
+from dp_fedmed.learning.networks.per_sample import PerSampleGradients
+from dp_fedmed.learning.networks.record_check import settle_mode
+from dp_fedmed.learning.networks.task import make_task, to_tensors
 from dp_fedmed.models import build_model
-from dp_fedmed.privacy.noise import NoiseStream
-from dp_fedmed.tasks import make_task
-from dp_fedmed.tasks.base import to_tensors
-from dp_fedmed.tasks.dp_sgd import DPSGDPlan, train_privately
-from dp_fedmed.tasks.per_sample import PerSampleGradients
-from dp_fedmed.tasks.record_check import settle_mode
+from dp_fedmed.privacy.streams.noise import NoiseStream
 
 CPU = torch.device("cpu")
 QUICK = ("resnet18", "squeezenet1_1", "mobilenet_v3_small")

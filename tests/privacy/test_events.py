@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_fedmed.privacy import PrivacyEvent
-from dp_fedmed.privacy.events import ADJACENCIES, SAMPLINGS, UNITS
+from dp_fedmed.privacy.accounting.events import ADJACENCIES, SAMPLINGS, UNITS
 
 FIELDS = {
     "poisson": {"sample_rate": 0.1},

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_fedmed.privacy.grid import BITS, Grid
-from dp_fedmed.privacy.noise import NoiseStream
+from dp_fedmed.privacy.mechanisms.grid import BITS, Grid
+from dp_fedmed.privacy.streams.noise import NoiseStream
 
 
 @pytest.mark.parametrize("norm", [1e-6, 0.3, 1.0, 1.5, 1e6])

@@ -17,7 +17,7 @@ from dp_fedmed.privacy import (
     group_epsilon,
     mixed_epsilon,
 )
-from dp_fedmed.privacy.mixture import mixture_if_added, mixture_if_removed
+from dp_fedmed.privacy.accounting.mixture import mixture_if_added, mixture_if_removed
 
 HISTORY = History(
     [PrivacyEvent.poisson(unit="record", noise_multiplier=2.0, sample_rate=0.1, count=100)]

@@ -18,8 +18,8 @@ from dp_fedmed.privacy import (
     rho_to_epsilon,
     rho_to_sigma,
 )
-from dp_fedmed.privacy._discrete import discrete_laplace
-from dp_fedmed.privacy.mechanisms import _nearest_multiple
+from dp_fedmed.privacy.toolbox.discrete import discrete_laplace
+from dp_fedmed.privacy.toolbox.mechanisms import _nearest_multiple
 
 GOOD = {"epsilon": 1.0, "delta": 1e-5, "sensitivity": 1.0}
 
@@ -197,7 +197,7 @@ def test_private_mean_is_not_rounded_before_it_is_noised(monkeypatch):
         scales.append(numerator)
         return [noise]
 
-    monkeypatch.setattr("dp_fedmed.privacy.mechanisms.discrete_laplace", drawn)
+    monkeypatch.setattr("dp_fedmed.privacy.toolbox.mechanisms.discrete_laplace", drawn)
     low = 2.0**53
     one, two = [low, low, low + 2], [low, low + 2, low + 2]
     answers = []

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_fedmed.privacy import History, PrivacyEvent, gaussian_epsilon
-from dp_fedmed.privacy import pld as module
-from dp_fedmed.privacy.pld import pld_epsilon
+from dp_fedmed.privacy.accounting import pld as module
+from dp_fedmed.privacy.accounting.pld import pld_epsilon
 
 
 def rdp(segments, delta):

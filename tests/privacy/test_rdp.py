@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import integrate
 
 from dp_fedmed.privacy import gaussian_epsilon
-from dp_fedmed.privacy import rdp as module
-from dp_fedmed.privacy.rdp import (
+from dp_fedmed.privacy.accounting import rdp as module
+from dp_fedmed.privacy.accounting.rdp import (
     ORDERS,
     rdp_to_epsilon,
     sampled_gaussian_rdp,

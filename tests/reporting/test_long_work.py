@@ -9,10 +9,10 @@ import numpy as np
 from rich.console import Console
 
 from dp_fedmed.config import compose
+from dp_fedmed.learning.anomaly.coreset import greedy_k_center
+from dp_fedmed.progress import listened_by, telling
 from dp_fedmed.reporting.display import ConsoleDisplay
 from dp_fedmed.reporting.live import LivePanel
-from dp_fedmed.reporting.long_work import listened_by, telling
-from dp_fedmed.tasks.patchcore.coreset import greedy_k_center
 
 ROWS = np.arange(400, dtype=np.float32).reshape(200, 2)
 

@@ -12,11 +12,11 @@ from rich.table import Table
 
 from dp_fedmed.cli import main
 from dp_fedmed.config import ConfigError
-from dp_fedmed.config_resume import stored_settings
-from dp_fedmed.federation.server_run import RunResult
+from dp_fedmed.config.resume import stored_settings
 from dp_fedmed.reporting.display import ConsoleDisplay
 from dp_fedmed.reporting.outcome import metrics_table, other_run, promise_table
 from dp_fedmed.reporting.run_facts import read_run
+from dp_fedmed.run.server_run import RunResult
 
 Runs = Callable[[str], Path]
 

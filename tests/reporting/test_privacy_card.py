@@ -15,15 +15,16 @@ from PIL import Image
 
 from dp_fedmed import __version__
 from dp_fedmed.config import compose
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.federation.run_directory import RunDirectory
+from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation.strategy import RoundRecord
-from dp_fedmed.reporting import environment, promises
+from dp_fedmed.learning.networks.task import confusion_matrix
+from dp_fedmed.reporting import promises
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.reporting.privacy_card import card_of
 from dp_fedmed.reporting.run_facts import read_run
 from dp_fedmed.reporting.segmentation_sheet import difference, segmentation_sheet
-from dp_fedmed.tasks.base import confusion_matrix
+from dp_fedmed.run import environment
+from dp_fedmed.run.directory import RunDirectory
 from tests.reporting.conftest import SETTINGS, WORDS, make_run
 
 Runs = Callable[[str], Path]
@@ -162,7 +163,7 @@ def test_segmented_test_images_are_drawn_and_named_outside_the_guarantee(made_ru
     assert np.array(held["confusion"]).sum() % 16**2 == 0
     with Image.open(path / "pictures.png") as sheet:
         assert sheet.height > 500
-    from dp_fedmed.federation.privacy_report import _outside
+    from dp_fedmed.run.privacy_report import _outside
 
     listed = " ".join(_outside(compose(["task=cells", "privacy=sample"])))
     assert "pictures.png" in listed

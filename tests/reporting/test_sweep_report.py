@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from dp_fedmed.cli import main
-from dp_fedmed.reporting.sweep_facts import (
+from dp_fedmed.sweeps.facts import (
     best_by_epsilon,
     costs,
     read_sweep,
     spent_together,
 )
-from dp_fedmed.reporting.sweep_figures import sweep_figures
-from dp_fedmed.reporting.sweep_page import sweep_page, sweep_summary
+from dp_fedmed.sweeps.figures import sweep_figures
+from dp_fedmed.sweeps.page import sweep_page, sweep_summary
 
 
 def row(job: int, style: str = "sample", seed: int = 0, **more: Any) -> dict[str, Any]:

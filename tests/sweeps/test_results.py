@@ -13,12 +13,8 @@ import pytest
 from rich.console import Console
 
 from dp_fedmed.config import Config, ConfigError, compose
-from dp_fedmed.federation.durable import RunLocked
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.reporting.sweep_display import SweepDisplay, describe_row, spending_lines
-from dp_fedmed.reporting.sweep_facts import costs, facts_of
-from dp_fedmed.reporting.sweep_page import sweep_page, sweep_summary
-from dp_fedmed.reporting.sweep_words import NOT_PRIVATE
+from dp_fedmed.engines.running import run_federation
+from dp_fedmed.run.durable import RunLocked
 from dp_fedmed.sweeps.directory import (
     SweepDirectory,
     clear_unbegun,
@@ -27,8 +23,12 @@ from dp_fedmed.sweeps.directory import (
     read_results,
     read_sweep,
 )
+from dp_fedmed.sweeps.display import SweepDisplay, describe_row, spending_lines
+from dp_fedmed.sweeps.facts import costs, facts_of
 from dp_fedmed.sweeps.jobs import with_workers
+from dp_fedmed.sweeps.page import sweep_page, sweep_summary
 from dp_fedmed.sweeps.results import failed_row, result_row, to_csv
+from dp_fedmed.sweeps.words import NOT_PRIVATE
 
 COMMAND = ["dp-fedmed", "run", "--multirun", "privacy=sample", "seed=0,1"]
 WORDS = [["privacy=sample", "seed=0"], ["privacy=sample", "seed=1"]]

@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from dp_fedmed.config import compose
-from dp_fedmed.federation.data_ledger import DataLedger
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.federation.run_directory import RunDirectory
+from dp_fedmed.engines.running import run_federation
+from dp_fedmed.run.data_ledger import DataLedger
+from dp_fedmed.run.directory import RunDirectory
 
 COMMAND = [sys.executable, "-c", "from dp_fedmed.cli import entry; entry()"]
 QUICK = ("federation.num_clients=2", "federation.num_rounds=1", "privacy.sample.grad_mode=hooks")

@@ -6,7 +6,7 @@ import pytest
 from scipy.ndimage import label
 from sklearn.metrics import roc_auc_score
 
-from dp_fedmed.tasks.anomaly_metrics import FPR_LIMITS, anomaly_metrics, aupro, auroc
+from dp_fedmed.learning.anomaly.metrics import FPR_LIMITS, anomaly_metrics, aupro, auroc
 
 
 def rng(seed):

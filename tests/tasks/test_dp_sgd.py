@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from dp_fedmed.config import GradMode, Loss, TaskConfig, TaskKind, TrainingConfig
 from dp_fedmed.data.records import Records
-from dp_fedmed.models import SmallCNN, UNet
-from dp_fedmed.privacy.noise import NoiseStream
-from dp_fedmed.tasks import Task, make_task
-from dp_fedmed.tasks.dp_sgd import (
+from dp_fedmed.learning.networks.dp_sgd import (
     DPSGDPlan,
     KeyedDPOptimizer,
     poisson_batch,
     private_optimizer,
     train_privately,
 )
-from dp_fedmed.tasks.per_sample import PerSampleGradients
+from dp_fedmed.learning.networks.per_sample import PerSampleGradients
+from dp_fedmed.learning.networks.task import Task, make_task
+from dp_fedmed.models import SmallCNN, UNet
+from dp_fedmed.privacy.streams.noise import NoiseStream
 
 CPU = torch.device("cpu")
 MODES = [GradMode.hooks, GradMode.functorch]

@@ -12,12 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dp_fedmed.config import ConfigError, GradMode, Loss, TaskConfig, TaskKind
+from dp_fedmed.learning.networks.dp_sgd import KeyedDPOptimizer
+from dp_fedmed.learning.networks.local_training import seed_dropout
+from dp_fedmed.learning.networks.per_sample import (
+    NetworkKeepsState,
+    PerSampleGradients,
+    RowsNotRecords,
+)
+from dp_fedmed.learning.networks.record_check import settle_mode
+from dp_fedmed.learning.networks.task import Task, make_task
 from dp_fedmed.models import SmallCNN, UNet
-from dp_fedmed.tasks import Task, make_task
-from dp_fedmed.tasks.dp_sgd import KeyedDPOptimizer
-from dp_fedmed.tasks.local_training import seed_dropout
-from dp_fedmed.tasks.per_sample import NetworkKeepsState, PerSampleGradients, RowsNotRecords
-from dp_fedmed.tasks.record_check import settle_mode
 
 X = torch.randint(0, 256, (6, 1, 8, 8), dtype=torch.uint8, generator=torch.manual_seed(0))
 Y = torch.arange(6) % 3

@@ -10,11 +10,10 @@ import torch
 from torch import nn
 
 from dp_fedmed.config import Loss, TaskConfig, TaskKind
-from dp_fedmed.config_checks import LOSSES
+from dp_fedmed.config.checks import LOSSES
 from dp_fedmed.data import DataSet, Records, Target
-from dp_fedmed.tasks import Task, make_task
-from dp_fedmed.tasks.base import to_tensors
-from dp_fedmed.tasks.regression import HUBER_DELTA, evaluation, regression_metrics
+from dp_fedmed.learning.networks.regression import HUBER_DELTA, evaluation, regression_metrics
+from dp_fedmed.learning.networks.task import Task, make_task, to_tensors
 
 CPU = torch.device("cpu")
 TARGETS = (Target(low=0.0, high=200.0, unit="mg"), Target(low=-1.0, high=1.0, name="other"))

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from dp_fedmed.config import Loss, OptimizerName, TaskConfig, TaskKind, TrainingConfig
-from dp_fedmed.config_checks import LOSSES
+from dp_fedmed.config.checks import LOSSES
 from dp_fedmed.data.records import Records
-from dp_fedmed.randomness import stream
-from dp_fedmed.tasks import Task, make_task
-from dp_fedmed.tasks.classification import classification_metrics
-from dp_fedmed.tasks.local_training import batches, train_locally
-from dp_fedmed.tasks.segmentation import overlap, soft_dice
+from dp_fedmed.learning.networks.classification import classification_metrics
+from dp_fedmed.learning.networks.local_training import batches, train_locally
+from dp_fedmed.learning.networks.segmentation import overlap, soft_dice
+from dp_fedmed.learning.networks.task import Task, make_task
+from dp_fedmed.privacy.streams.reproducible import stream
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dp_fedmed.config import compose
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.federation.ledger_check import LedgerView
+from dp_fedmed.engines.running import run_federation
+from dp_fedmed.run.verify import LedgerView
 from tests.federation.resume.runs import (
     SETTINGS,
     Stopper,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dp_fedmed.federation.ledger_check import LedgerView
+from dp_fedmed.run.verify import LedgerView
 from tests.federation.resume.runs import (
     REFUSALS,
     files_of,

@@ -12,13 +12,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from dp_fedmed.config import ConfigError, compose
-from dp_fedmed.federation import server_run
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.federation.journal import CHARGE, COMMIT, REWIND
-from dp_fedmed.federation.ledger_check import LedgerView
-from dp_fedmed.federation.resume import RunFinished
+from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.privacy.ledger import LedgerError
+from dp_fedmed.run import server_run
+from dp_fedmed.run.journal import CHARGE, COMMIT, REWIND
+from dp_fedmed.run.resume import RunFinished
+from dp_fedmed.run.verify import LedgerView
 from tests.federation.resume.runs import (
     SETTINGS,
     Stopper,
@@ -294,7 +294,7 @@ def test_a_run_can_be_ended_where_it_stands(copy: Callable[[str], Path]) -> None
 def test_a_client_that_answers_again_is_charged_again_and_shown(
     copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dp_fedmed.federation.client_ledger import ClientLedger
+    from dp_fedmed.site.ledger import ClientLedger
 
     path = copy("hybrid")
     monkeypatch.setattr(ClientLedger, "answer", lambda *_: 2)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dp_fedmed.config import ConfigError, compose
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.federation.ledger_check import LedgerView
-from dp_fedmed.federation.resume import RunFinished
+from dp_fedmed.engines.running import run_federation
+from dp_fedmed.run.resume import RunFinished
+from dp_fedmed.run.verify import LedgerView
 from tests.federation.resume.runs import (
     SETTINGS,
     charges,
@@ -111,7 +111,7 @@ def test_steering_may_change_and_is_said(
 def test_a_new_phase_clips_to_its_own_norm(copy: Callable[[str], Path]) -> None:
     path = copy("user")
     seen: list[float] = []
-    from dp_fedmed.federation.client_level import ClientLevelMechanism
+    from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
 
     original = ClientLevelMechanism.start
 

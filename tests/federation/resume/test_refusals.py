@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from dp_fedmed.config import ConfigError, compose
-from dp_fedmed.federation import durable, server_run
-from dp_fedmed.federation.checkpoint import CheckpointError
-from dp_fedmed.federation.durable import RunLock, RunLocked
-from dp_fedmed.federation.engines import run_federation
-from dp_fedmed.federation.ledger_check import LedgerView
-from dp_fedmed.federation.resume import resume_run
+from dp_fedmed.engines.running import run_federation
+from dp_fedmed.run import durable, server_run
+from dp_fedmed.run.checkpoint import CheckpointError
+from dp_fedmed.run.durable import RunLock, RunLocked
+from dp_fedmed.run.resume import resume_run
+from dp_fedmed.run.verify import LedgerView
 from tests.federation.resume.runs import (
     REFUSALS,
     SETTINGS,
@@ -104,7 +104,7 @@ def test_a_run_whose_plan_is_refused_leaves_no_directory(tmp_path: Path) -> None
 
 def test_a_client_cannot_stall_the_server_with_charges() -> None:
     from dp_fedmed.federation.privacy_guard import PrivacyGuard
-    from dp_fedmed.federation.privacy_plan import ClientPlan, PrivacyPlan
+    from dp_fedmed.planning.plan import ClientPlan, PrivacyPlan
 
     own = ClientPlan(records=9, sample_rate=0.5, steps=1, participations=9, noise_multiplier=2.0)
     plan = PrivacyPlan(delta_sample=1e-5, delta_user=None, clients={"a": own}, user_event=None)
@@ -143,7 +143,7 @@ def test_a_torn_last_line_is_dropped_with_a_notice(
 
 
 def test_a_model_with_nan_is_refused(copy: Callable[[str], Path]) -> None:
-    from dp_fedmed.federation.checkpoint import from_bytes, to_bytes
+    from dp_fedmed.run.checkpoint import from_bytes, to_bytes
 
     content = to_bytes({"w": np.array([1.0, np.nan], dtype=np.float32)})
     with pytest.raises(CheckpointError, match=r"model.safetensors: tensor 'w' holds NaN"):

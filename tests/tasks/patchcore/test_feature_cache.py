@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from dp_fedmed.learning.anomaly.feature_cache import FeatureCache
+from dp_fedmed.learning.anomaly.features import PatchFeatures
 from dp_fedmed.models.backbones import make_backbone
-from dp_fedmed.tasks.patchcore.feature_cache import FeatureCache
-from dp_fedmed.tasks.patchcore.features import PatchFeatures
 
 
 class Counting(PatchFeatures):

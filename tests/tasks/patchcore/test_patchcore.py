@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from dp_fedmed.models.backbones import make_backbone
-from dp_fedmed.tasks.patchcore import (
+from dp_fedmed.learning.anomaly import (
     MemoryBank,
     PatchFeatures,
     coreset_size,
@@ -15,7 +14,8 @@ from dp_fedmed.tasks.patchcore import (
     pixel_maps,
     power_mean,
 )
-from dp_fedmed.tasks.patchcore.features import align, neighbourhood_mean
+from dp_fedmed.learning.anomaly.features import align, neighbourhood_mean
+from dp_fedmed.models.backbones import make_backbone
 
 
 def rng(seed=0):

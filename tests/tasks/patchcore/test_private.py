@@ -7,15 +7,15 @@ import pytest
 
 from dp_fedmed.config import DataConfig
 from dp_fedmed.data.textures import load_textures
+from dp_fedmed.learning.anomaly import MemoryBank, PatchFeatures, greedy_k_center, pixel_maps
+from dp_fedmed.learning.anomaly.dp_gaussian import DPGaussian
+from dp_fedmed.learning.anomaly.membership import nearest_distance_attack
+from dp_fedmed.learning.anomaly.metrics import anomaly_metrics, auroc, threshold
+from dp_fedmed.learning.anomaly.private import make_statistic, public_images, release
+from dp_fedmed.learning.anomaly.public_map import random_map
+from dp_fedmed.learning.fairness import fairness
 from dp_fedmed.models.backbones import make_backbone
 from dp_fedmed.privacy import NoiseStream, compute_noise_multiplier
-from dp_fedmed.tasks.anomaly_metrics import anomaly_metrics, auroc, threshold
-from dp_fedmed.tasks.fairness import fairness
-from dp_fedmed.tasks.patchcore import MemoryBank, PatchFeatures, greedy_k_center, pixel_maps
-from dp_fedmed.tasks.patchcore.dp_gaussian import DPGaussian
-from dp_fedmed.tasks.patchcore.membership import nearest_distance_attack
-from dp_fedmed.tasks.patchcore.private import make_statistic, public_images, release
-from dp_fedmed.tasks.patchcore.public_map import random_map
 
 
 @lru_cache(maxsize=1)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from dp_fedmed.learning.anomaly.dp_gaussian import DPGaussian, repaired_inverse
+from dp_fedmed.learning.anomaly.dp_prototypes import DPPrototypes
+from dp_fedmed.learning.anomaly.noisy_rows import NoisyRows, RowsModel
+from dp_fedmed.learning.anomaly.public_map import fit_public_map, random_map
+from dp_fedmed.learning.anomaly.statistics import packed, step_of, unpacked
 from dp_fedmed.privacy import NoiseStream
-from dp_fedmed.tasks.patchcore.dp_gaussian import DPGaussian, repaired_inverse
-from dp_fedmed.tasks.patchcore.dp_prototypes import DPPrototypes
-from dp_fedmed.tasks.patchcore.noisy_rows import NoisyRows, RowsModel
-from dp_fedmed.tasks.patchcore.public_map import fit_public_map, random_map
-from dp_fedmed.tasks.patchcore.statistics import packed, step_of, unpacked
 
 CHANNELS, DIMENSION = 12, 6
 BOUND = 1.0  # what the accountant holds one image's part of a sum for

@@ -1,0 +1,87 @@
+"""What follows from data that are not the task's own: its name, and a network that fits them.
+
+The two are resolvers of the configuration tree, so that a run's folder, its tables, its page and
+its card, plans, sweeps and deployed clients all say the same, whatever task was built on.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dp_fedmed.config.schema import ConfigError, DataConfig
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+#: Formats: what is read is named by its file or folder.
+FORMATS = ("medmnist", "mvtec_folder", "nnunet_folder")
+#: Data sets that no file is read for, and what they are instead.
+WITHOUT_PATH = {
+    "breast_cancer": "embedded",
+    "diabetes": "embedded",
+    "digits": "embedded",
+    "cells": "generated",
+    "textures": "generated",
+}
+#: Names of functions that say nothing of the data; their module does.
+_VERBS = (
+    "load",
+    "load_data",
+    "load_dataset",
+    "read",
+    "get_data",
+    "make",
+    "main",
+    "data",
+    "dataset",
+)
+
+
+def task_name(task: str, *, _root_: DictConfig) -> str:
+    """The task's name: that of the data where they are not the task's own.
+
+    >>> from omegaconf import OmegaConf
+    >>> task_name("digits", _root_=OmegaConf.create({"data": {"name": "my.study.load"}}))
+    'study'
+    >>> scans = {"data": {"name": "medmnist", "path": "/data/chest_2024.npz"}}
+    >>> task_name("medmnist", _root_=OmegaConf.create(scans))
+    'chest_2024'
+    """
+    data = _root_.get("data") or {}
+    name, path = str(data.get("name", task)), data.get("path")
+    words = [word for word in name.split(".") if word not in _VERBS]
+    called = words[-1].removeprefix("load_") if words else task
+    if name in FORMATS and path:
+        called = Path(str(path)).name.removesuffix(".npz")
+    return re.sub(r"[^\w.-]+", "_", called) or task
+
+
+def network(task: str, target: str, *, _root_: DictConfig) -> str:
+    """The task's network; for other data than its own, one that fits their shape.
+
+    >>> from omegaconf import OmegaConf
+    >>> tree = OmegaConf.create({"data": {"name": "my.load"}, "task": {"kind": "classification"}})
+    >>> network("breast_cancer", "dp_fedmed.models.MLP", _root_=tree)
+    'dp_fedmed.models.small_network'
+    """
+    if (_root_.get("data") or {}).get("name", task) == task:
+        return target
+    is_mask = str((_root_.get("task") or {}).get("kind")) == "segmentation"
+    return f"dp_fedmed.models.{'UNet' if is_mask else 'small_network'}"
+
+
+def refuse_unread_path(data: DataConfig) -> None:
+    """Nobody is shown somebody else's records in place of their own.
+
+    Raises:
+        ConfigError: if there is a path that the data set would not read.
+    """
+    if data.path is not None and data.name in WITHOUT_PATH:
+        raise ConfigError(
+            f"data.path={data.path} would not be read: data.name={data.name} is "
+            f"{WITHOUT_PATH[data.name]}. Use task=medmnist for an .npz file, task=nnunet_folder or "
+            "task=mvtec_folder for a folder of images, data.name=my_package.my_module.load for "
+            "anything else, or leave data.path out"
+        )

@@ -1,0 +1,1 @@
+"""Where the two apps run: worker processes of this machine, Ray, or Flower."""

@@ -1,0 +1,187 @@
+"""An anomaly detector as named arrays: how they begin, what they mean, and how they score images.
+
+The public map travels with them, so that every client maps patches as the server does; the frozen
+backbone does not, and must be the same everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dp_fedmed.config import AnomalyConfig, Config, ConfigError, MechanismName, PrivacyStyle
+from dp_fedmed.learning.anomaly.bank import MemoryBank
+from dp_fedmed.learning.anomaly.coreset import coreset_size
+from dp_fedmed.learning.anomaly.dp_gaussian import DPGaussian
+from dp_fedmed.learning.anomaly.dp_prototypes import DPPrototypes
+from dp_fedmed.learning.anomaly.feature_cache import FeatureCache
+from dp_fedmed.learning.anomaly.features import PatchFeatures
+from dp_fedmed.learning.anomaly.noisy_rows import NoisyRows, RowsModel
+from dp_fedmed.learning.anomaly.private import DIMENSIONS, make_statistic, public_images
+from dp_fedmed.learning.anomaly.public_map import PublicMap, fit_public_map
+from dp_fedmed.learning.anomaly.statistics import AnomalyModel, PrivateStatistic, step_of
+from dp_fedmed.models.backbones import make_backbone
+
+State = dict[str, NDArray[Any]]
+#: Features (n, P, channels) to scores of images (n,) and of patches (n, P).
+Scorer = Callable[[NDArray[Any]], tuple[NDArray[np.float64], NDArray[np.float32]]]
+
+BANK_DIMENSION = 128
+#: Backbones that tell defects by contrast as much as by kind: their banks keep the norm of patches.
+#: On `textures`, that takes pixel AUROC from 0.75 to 0.98. Learnt features do as well without it.
+BY_CONTRAST = ("filters",)
+OFFSET, MATRIX, BANK = "map_offset", "map_matrix", "bank"
+
+
+class Detector:
+    """The features and the arrays of one configuration: a memory bank, or a private statistic."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.is_bank = config.privacy.style is PrivacyStyle.none
+        self.has_rows = self.is_bank or config.releases_rows
+
+    @functools.cached_property
+    def features(self) -> PatchFeatures:
+        """Images to patch features."""
+        settings = self.config.anomaly
+        backbone = make_backbone(
+            settings.backbone,
+            weights=settings.weights,
+            layers=settings.layers,
+            seed=self.config.seed,
+        )
+        return PatchFeatures(backbone, grid=settings.grid)
+
+    @functools.cached_property
+    def cache(self) -> FeatureCache:
+        """The same, kept between rounds."""
+        return FeatureCache(self.features)
+
+    def initial(self, input_shape: tuple[int, ...], num_images: int) -> State:
+        """Nothing learnt yet; what public images say is in it.
+
+        Args:
+            input_shape: of an image.
+            num_images: of all clients, for a bank whose size is a share of their patches.
+
+        Raises:
+            ConfigError: for images that the backbone cannot take, or too many dimensions.
+        """
+        if len(input_shape) != 3 or input_shape[1] != input_shape[2]:
+            raise ConfigError(
+                f"task.kind=anomaly needs square images, but data.name={self.config.data.name} has "
+                f"records of shape {input_shape}"
+            )
+        public = self.features(public_images(size=input_shape[1], channels=input_shape[0]))
+        settings = self.config.anomaly
+        _check_dimension(settings, public.shape[-1])
+        if self.has_rows:
+            most = BANK_DIMENSION if self.is_bank else DIMENSIONS["noisy_rows"]
+            wanted = settings.dimension or min(most, public.shape[-1])
+            public_map = fit_public_map(public, wanted, whitening=0.0 if self.is_bank else 0.5)
+            rows = self._num_rows(num_images * public.shape[1])
+            learnt = {BANK: np.zeros((rows, wanted), np.float32)}
+        else:
+            statistic = make_statistic(settings.mechanism, public, dimension=settings.dimension)
+            public_map = statistic.public_map
+            learnt = packed_state(statistic.initial_state())
+        return {OFFSET: public_map.offset, MATRIX: public_map.matrix, **learnt}
+
+    def _num_rows(self, num_patches: int) -> int:
+        settings = self.config.anomaly
+        if settings.coreset_size is not None:
+            return settings.coreset_size
+        return max(2, coreset_size(num_patches, ratio=settings.coreset_ratio))
+
+    def map_of(self, state: State) -> PublicMap:
+        """The public map that travels in these arrays."""
+        is_unit = not (self.is_bank and self.config.anomaly.backbone in BY_CONTRAST)
+        return PublicMap(state[OFFSET], state[MATRIX], is_unit=is_unit)
+
+    def noisy_rows(self, state: State) -> NoisyRows:
+        """What draws and noises rows, with the map that travels in these arrays."""
+        return NoisyRows(self.map_of(state), rows_per_image=self.config.anomaly.rows_per_image)
+
+    def statistic(self, state: State) -> PrivateStatistic:
+        """The statistic that these arrays are a state of."""
+        public_map = self.map_of(state)
+        if self.config.anomaly.mechanism is MechanismName.dp_prototypes:
+            return DPPrototypes(public_map, state["prototypes"])
+        return DPGaussian(public_map)
+
+    def scorer(self, state: State) -> Scorer | None:
+        """What scores images; None for arrays that have not learnt all they are to learn."""
+        if self.has_rows and not state[BANK].any():
+            return None
+        if self.is_bank:
+            return self._bank_scorer(state)
+        model = self.model(state)
+        return None if model is None else _model_scorer(model)
+
+    def model(self, state: State) -> AnomalyModel | None:
+        """What private arrays have learnt; None before they have learnt it all."""
+        if self.has_rows:
+            return RowsModel(self.map_of(state), state[BANK])
+        statistic, inner = self.statistic(state), unpacked_state(state)
+        return statistic.model(inner) if step_of(inner) >= statistic.num_steps else None
+
+    def _bank_scorer(self, state: State) -> Scorer:
+        bank, public_map = MemoryBank(state[BANK]), self.map_of(state)
+        neighbours = self.config.anomaly.neighbours
+
+        def score(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+            found = [bank.score(rows, neighbours=neighbours) for rows in public_map(features)]
+            return np.array([image for image, _ in found]), np.stack([rows for _, rows in found])
+
+        return score
+
+    def scores(
+        self, scorer: Scorer, images: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Scores of images and of their patches, batch by batch."""
+        found = [scorer(features) for features in self.batches(images)]
+        return np.concatenate([i for i, _ in found]), np.concatenate([p for _, p in found])
+
+    def fingerprint(self, input_shape: Sequence[int]) -> float:
+        """A number that tells one backbone from another: the spread of a public image's features.
+
+        It is not exact, since two machines need not compute the same last bits.
+        """
+        image = public_images(1, size=int(input_shape[1]), channels=int(input_shape[0]))
+        return float(self.features(image).std())
+
+    def batches(self, images: NDArray[np.uint8]) -> Iterator[NDArray[np.float32]]:
+        """Features of images, some at a time."""
+        return self.features.batches(images)
+
+
+def _model_scorer(model: AnomalyModel) -> Scorer:
+    def score(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        patches = model.patch_scores(features)
+        return model.image_scores(patches), patches
+
+    return score
+
+
+def packed_state(inner: State) -> State:
+    """A statistic's state as it travels: safetensors and Flower keep no scalars."""
+    return {**inner, "step": np.array([step_of(inner)], dtype=np.int64)}
+
+
+def unpacked_state(state: State) -> State:
+    """A statistic's own state, without the map."""
+    inner = {name: value for name, value in state.items() if name not in (OFFSET, MATRIX)}
+    return {**inner, "step": state["step"].reshape(())}
+
+
+def _check_dimension(settings: AnomalyConfig, channels: int) -> None:
+    if settings.dimension is not None and settings.dimension > channels:
+        raise ConfigError(
+            f"anomaly.dimension={settings.dimension} is more than the {channels} channels of "
+            f"anomaly.backbone={settings.backbone}: use anomaly.dimension={min(64, channels)}"
+        )

@@ -1,0 +1,158 @@
+"""What the server makes of clients' answers in an anomaly task.
+
+A noised mean of vectors becomes the next state of a statistic: post-processing of what was released
+and of public numbers. Rows become one memory bank; that is for data that need no protection.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from dp_fedmed.config import Config, Weighting
+from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.learning.anomaly.coreset import merge_banks
+from dp_fedmed.learning.anomaly.detector import BANK, Detector, packed_state, unpacked_state
+from dp_fedmed.learning.anomaly.statistics import step_of
+from dp_fedmed.learning.server_step import Arrays, SharedModel, State, WeightedMean
+from dp_fedmed.planning.plan import ClientPlan, PrivacyPlan
+from dp_fedmed.privacy.streams.reproducible import stream
+from dp_fedmed.progress import telling
+
+VECTOR = "vector"
+
+
+class _Stateless(SharedModel):
+    """Nothing is kept between rounds besides the model."""
+
+    def moments(self) -> State:
+        """Nothing."""
+        return {}
+
+    def restore(self, moments: Arrays) -> None:
+        """Nothing to restore."""
+
+
+class StatisticStep(_Stateless):
+    """The next state of a private statistic.
+
+    Args:
+        detector: knows the statistic.
+        noise_std: of the noise in each coordinate of the mean.
+    """
+
+    def __init__(self, detector: Detector, noise_std: float) -> None:
+        self.detector, self.noise_std = detector, noise_std
+
+    def answer_like(self, model: Arrays) -> Arrays:
+        """One vector, as long as the step wants it."""
+        state = dict(model)
+        step = step_of(unpacked_state(state))
+        return {VECTOR: np.zeros(self.detector.statistic(state).vector_size(step))}
+
+    def collector(self, model: Arrays) -> WeightedMean:
+        """Means that clients have noised themselves are averaged."""
+        return WeightedMean(self.answer_like(model))
+
+    def step(self, model: Arrays, combined: Arrays) -> State:
+        """The state after this release."""
+        state = dict(model)
+        after = self.detector.statistic(state).update(
+            unpacked_state(state), np.asarray(combined[VECTOR]), noise_std=self.noise_std
+        )
+        return {**state, **packed_state(after)}
+
+
+class BankStep(_Stateless):
+    """The k-center of all clients' rows."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def answer_like(self, model: Arrays) -> Arrays:
+        """As many rows as the bank has."""
+        return {BANK: model[BANK]}
+
+    def collector(self, model: Arrays) -> RowUnion:
+        """Rows do not add up: they are put side by side."""
+        return RowUnion(len(model[BANK]), self.seed)
+
+    def step(self, model: Arrays, combined: Arrays) -> State:
+        """The merged bank."""
+        return {**model, BANK: np.asarray(combined[BANK])}
+
+
+class RowUnion:
+    """All rows of all clients; whoever sent them, they count the same."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size, self.seed = size, seed
+        self.banks: list[np.ndarray[tuple[int, int], np.dtype[np.float32]]] = []
+
+    def add(self, answer: Arrays, weight: float) -> None:
+        """One client's rows, unless it has no images."""
+        if weight > 0:
+            self.banks.append(np.asarray(answer[BANK], dtype=np.float32))
+
+    def result(self) -> State | None:
+        """As many rows as the bank has, far from each other."""
+        if not self.banks:
+            return None
+        progress = telling("merging banks")
+        return {BANK: merge_banks(self.banks, self.size, seed=self.seed, progress=progress)}
+
+
+class NoisyRowsStep(BankStep):
+    """All clients' noised rows, or a random choice of as many as there is room for."""
+
+    def collector(self, model: Arrays) -> RowSample:
+        """A k-center of them would choose those with the most noise."""
+        return RowSample(len(model[BANK]), self.seed)
+
+
+class RowSample(RowUnion):
+    """The distinct rows of all clients: one that had few repeated them."""
+
+    def result(self) -> State | None:
+        """As many rows as there is room for; with fewer, they are repeated."""
+        if not self.banks:
+            return None
+        rows = np.unique(np.concatenate(self.banks), axis=0)
+        order = stream(self.seed, "noisy-rows").permutation(len(rows))
+        return {BANK: np.resize(rows[order], (self.size, rows.shape[1]))}
+
+
+def noise_of(config: Config, plan: PrivacyPlan, sampler: Sampler) -> tuple[float, float]:
+    """(standard deviation of the noise in a released mean, units that the mean is over).
+
+    Of public numbers only: each σ, the clients' sizes, and how many a round is expected to ask.
+    """
+    population = config.num_sites
+    asked = sampler.expected(population)
+    clients = plan.clients
+    if plan.user_event is not None:
+        server = plan.user_event.noise_multiplier * config.privacy.user.max_grad_norm
+        inside = asked / population * _noise_of_means(clients, dict.fromkeys(clients, 1.0))
+        return math.sqrt(server**2 + inside) / asked, asked
+    share = asked / population
+    images = share * sum(own.records for own in clients.values())
+    if config.record_noise_at_server:
+        return largest_sigma(clients) / images, images
+    by_examples = config.federation.weighting is Weighting.examples
+    weights = {name: float(own.records if by_examples else 1) for name, own in clients.items()}
+    spread = math.sqrt(share * _noise_of_means(clients, weights))
+    return spread / (share * sum(weights.values())), images
+
+
+def largest_sigma(clients: Mapping[str, ClientPlan]) -> float:
+    """One noise for all must be enough for the client that needs most."""
+    return max(own.noise_multiplier for own in clients.values())
+
+
+def _noise_of_means(clients: Mapping[str, ClientPlan], weights: Mapping[str, float]) -> float:
+    """Variance of the weighted sum of means that each client has noised."""
+    return math.fsum(
+        (weights[name] * own.noise_multiplier / own.records) ** 2 for name, own in clients.items()
+    )

@@ -1,0 +1,1 @@
+"""Networks that are trained: DP-SGD, local steps and the tasks that judge them."""

@@ -1,0 +1,1 @@
+"""What a run would spend and suffer, before it is started."""

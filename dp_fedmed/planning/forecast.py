@@ -1,0 +1,372 @@
+"""What a run would spend and how much noise it would take, from public numbers and no training.
+
+The σ, q and T are those of `make_plan`, which a real run uses; here they become ε by round, rounds
+within a budget, and the signal that is left beside the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dp_fedmed.config import (
+    AccountantName,
+    Clipping,
+    Config,
+    PrivacyStyle,
+    SamplePrivacyConfig,
+    UserPrivacyConfig,
+)
+from dp_fedmed.data import DataSet, training_parts
+from dp_fedmed.federation.sampling import Sampler, make_sampler
+from dp_fedmed.planning.plan import (
+    ClientPlan,
+    PrivacyPlan,
+    make_plan,
+    round_shape,
+    with_accountant,
+)
+from dp_fedmed.privacy import History, PrivacyEvent
+from dp_fedmed.privacy.accounting.history import Method, most_repeats
+from dp_fedmed.privacy.mechanisms.client_level import split_noise
+
+#: Up to so many different clients are shown, and accounted by PLD, one by one.
+MOST_ROWS = 12
+CURVE_POINTS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """One event a round, for so many rounds, against a target.
+
+    Attributes:
+        event: what one round costs.
+        rounds: in which the unit takes part at most, and which fit into the target.
+        delta: at which ε is stated.
+        target: ε that may be spent, if there is a limit.
+        epsilon: at the end, by accountant; one that is missing was not asked.
+        one_round: ε of a single round alone, by the last of these accountants.
+        rounds_within_target: at this σ, however many are planned; None without a target.
+        is_upper_bound: whether σ is RDP's, though a tighter one, which needs less, calibrates.
+    """
+
+    event: PrivacyEvent
+    rounds: int
+    delta: float
+    target: float | None
+    epsilon: Mapping[str, float]
+    one_round: float
+    rounds_within_target: int | None
+    is_upper_bound: bool = False
+
+    @property
+    def sigma(self) -> float:
+        """The noise multiplier."""
+        return self.event.noise_multiplier
+
+    @property
+    def sample_rate(self) -> float:
+        """The rate q as it is accounted: 1 where no amplification is claimed."""
+        return self.event.key[2]
+
+    @property
+    def steps(self) -> int:
+        """Noisy steps over all rounds."""
+        return self.event.count * self.rounds
+
+    def history(self, rounds: int) -> History:
+        """What so many rounds cost."""
+        return History([self.event.times(rounds)] if rounds else [])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Clients that are alike in size: one plan for all of them."""
+
+    names: tuple[str, ...]
+    plan: ClientPlan
+    spending: Spending
+
+    @property
+    def batch(self) -> float:
+        """Records that a step is expected to use."""
+        return self.plan.sample_rate * self.plan.records
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """A run, before it begins.
+
+    Attributes:
+        config: the run's settings.
+        records: of each client.
+        plan: as the run would make it; None in style `none`.
+        groups: clients by size, smallest first.
+        binding: the group that needs the most noise, or has the largest ε at a given noise.
+        client_level: what the federation spends on whole clients.
+        cohort: clients that a round expects.
+        rounds: after which the run ends; fewer than asked for where a budget is too small.
+        curves: ε after some of the rounds, by level.
+        curves_by: the accountant of the curves.
+    """
+
+    config: Config
+    records: Mapping[str, int]
+    plan: PrivacyPlan | None
+    groups: tuple[Group, ...]
+    binding: Group | None
+    client_level: Spending | None
+    cohort: float
+    rounds: int
+    curves: Mapping[str, Sequence[tuple[int, float]]]
+    curves_by: Method
+
+    @property
+    def method(self) -> Method:
+        """The accountant that calibrates and enforces."""
+        return self.config.privacy.accountant.value
+
+    @property
+    def levels(self) -> dict[str, Spending]:
+        """What binds at each level: `sample` and `user`, as far as they are protected."""
+        found = {} if self.binding is None else {"sample": self.binding.spending}
+        return found if self.client_level is None else {**found, "user": self.client_level}
+
+
+def simulated_records(config: Config, data: DataSet) -> dict[str, int]:
+    """Each simulated client's number of training records, as the client itself would count them."""
+    parts = training_parts(config, data)
+    return {f"client-{number:05d}": len(part) for number, part in enumerate(parts)}
+
+
+def forecast(config: Config, records: Mapping[str, int], *, fast: bool = False) -> Forecast:
+    """Plan a run of clients with so many records.
+
+    Args:
+        config: the run's settings.
+        records: by client.
+        fast: account by RDP, and by PLD only at the end of the client that binds.
+
+    Raises:
+        ConfigError: if a target cannot be met, or clipping cannot adapt with so few clients.
+    """
+    sampler = make_sampler(config.federation)
+    cohort = sampler.expected(config.num_sites)
+    if config.privacy.style is PrivacyStyle.none:
+        return Forecast(
+            config=config,
+            records=records,
+            plan=None,
+            groups=(),
+            binding=None,
+            client_level=None,
+            cohort=cohort,
+            rounds=config.federation.num_rounds,
+            curves={},
+            curves_by="rdp",
+        )
+    plan, bounded = _planned(config, records, sampler, fast=fast)
+    client_level = _client_level(config, plan, cohort, fast=fast)
+    rounds = config.federation.num_rounds if client_level is None else client_level.rounds
+    groups = _groups(config, plan, rounds, bounded, fast=fast)
+    rounds = min([rounds, *_rounds_of(config, groups, cohort)])
+    binding = max(groups, key=_need, default=None)
+    curves_by: Method = "rdp" if fast else config.privacy.accountant.value
+    made = Forecast(
+        config=config,
+        records=records,
+        plan=plan,
+        groups=groups,
+        binding=binding,
+        client_level=client_level,
+        cohort=cohort,
+        rounds=rounds,
+        curves={},
+        curves_by=curves_by,
+    )
+    curves = {level: _curve(spent, made.rounds, curves_by) for level, spent in made.levels.items()}
+    return replace(made, curves=curves)
+
+
+def _rounds_of(config: Config, groups: Sequence[Group], cohort: float) -> list[int]:
+    """After how many rounds records end the run: when nobody may take part any more.
+
+    Where cohorts are secret, who has used up its participations ends nothing: only the target can.
+    """
+    if not groups:
+        return []
+    if not config.privacy.style.protects_clients:
+        longest = max(group.spending.rounds for group in groups)
+        return [math.ceil(longest * config.num_sites / cohort)]
+    ends = [
+        spent.rounds_within_target
+        for group in groups
+        if (spent := group.spending).rounds_within_target is not None
+        and spent.rounds_within_target < (group.plan.participations or math.inf)
+    ]
+    return [max(ends)] if len(ends) == len(groups) else []
+
+
+def _planned(
+    config: Config, records: Mapping[str, int], sampler: Sampler, *, fast: bool
+) -> tuple[PrivacyPlan, set[str]]:
+    """The run's plan, and the clients whose σ in it is RDP's upper bound of it."""
+    is_private = config.privacy.noise_seed is None
+
+    def made(config: Config, records: Mapping[str, int]) -> PrivacyPlan:
+        return make_plan(config, records=records, sampler=sampler, is_private=is_private)
+
+    by_pld = config.privacy.accountant is not AccountantName.rdp
+    calibrates = config.privacy.sample.noise_multiplier is None
+    sizes = {size for size in records.values() if size > 0 and round_shape(config, size)[0] < 1.0}
+    if not (fast and by_pld and calibrates and len(sizes) > 1 and _protects_records(config)):
+        return made(config, records), set()
+    rough = made(with_accountant(config, AccountantName.rdp), records)
+    needy = max(rough.clients, key=lambda name: rough.clients[name].noise_multiplier)
+    exact = made(at_delta(config, rough.delta_sample), {needy: records[needy]})
+    like = {name for name, own in rough.clients.items() if own == rough.clients[needy]}
+    clients = dict(rough.clients) | dict.fromkeys(like, exact.clients[needy])
+    return replace(exact, clients=clients), set(clients) - like
+
+
+def at_delta(config: Config, delta: float | None) -> Config:
+    """The same run with its record-level δ written down, so that it fits fewer clients too."""
+    sample = replace(config.privacy.sample, target_delta=delta)
+    return config.replace(privacy=replace(config.privacy, sample=sample))
+
+
+def _protects_records(config: Config) -> bool:
+    return config.privacy.style.protects_records
+
+
+def _client_level(
+    config: Config, plan: PrivacyPlan, cohort: float, *, fast: bool
+) -> Spending | None:
+    event = plan.user_event
+    if event is None or plan.delta_user is None:
+        return None
+    if config.privacy.user.clipping is Clipping.adaptive:
+        split_noise(event.noise_multiplier, cohort)
+    return _spending(
+        config,
+        config.privacy.user,
+        event,
+        rounds=config.federation.num_rounds,
+        delta=plan.delta_user,
+        fast=fast,
+        methods=_methods(config, fast=fast, shown=True, binds=True),
+    )
+
+
+def _groups(
+    config: Config, plan: PrivacyPlan, rounds: int, bounded: set[str], *, fast: bool
+) -> tuple[Group, ...]:
+    """Clients by plan, smallest first; PLD only for those that a table has room for."""
+    if plan.delta_sample is None:
+        return ()
+    alike: dict[ClientPlan, list[str]] = {}
+    for name, own in plan.clients.items():
+        alike.setdefault(own, []).append(name)
+    ordered = sorted(alike, key=lambda own: own.records)
+    shown = set(ordered if len(ordered) <= MOST_ROWS else (ordered[0], ordered[-1]))
+    delta = plan.delta_sample
+
+    def group(own: ClientPlan, methods: Sequence[Method]) -> Group:
+        most = rounds if own.participations is None else min(rounds, own.participations)
+        spent = _spending(
+            config,
+            config.privacy.sample,
+            own.round_event,
+            rounds=most,
+            delta=delta,
+            fast=fast,
+            methods=methods,
+        )
+        names = tuple(alike[own])
+        upper = bool(bounded & set(names))
+        return Group(names=names, plan=own, spending=replace(spent, is_upper_bound=upper))
+
+    first = [group(own, ["rdp"]) for own in ordered]
+    needy = max(first, key=_need).plan if first else None
+    wanted = {
+        own: _methods(config, fast=fast, shown=own in shown, binds=own == needy) for own in ordered
+    }
+    return tuple(
+        known if wanted[known.plan] == ["rdp"] else group(known.plan, wanted[known.plan])
+        for known in first
+    )
+
+
+def _methods(config: Config, *, fast: bool, shown: bool, binds: bool) -> list[Method]:
+    """The accountants that are worth asking: RDP, and one that is tighter and slower."""
+    is_tight = config.privacy.accountant is AccountantName.tight
+    tighter: Method = "tight" if is_tight else "pld"
+    return ["rdp", tighter] if binds or (shown and not fast) else ["rdp"]
+
+
+def _need(group: Group) -> tuple[float, float]:
+    """Who binds: the most noise, and at the same noise the largest ε."""
+    return group.spending.sigma, group.spending.epsilon["rdp"]
+
+
+def _spending(
+    config: Config,
+    settings: SamplePrivacyConfig | UserPrivacyConfig,
+    event: PrivacyEvent,
+    *,
+    rounds: int,
+    delta: float,
+    fast: bool,
+    methods: Sequence[Method],
+) -> Spending:
+    """Compose rounds, as many as are planned and fit."""
+    target = settings.target_epsilon
+    within = None
+    if target is not None:
+        within = rounds  # by construction, where σ is calibrated for them
+        if settings.noise_multiplier is not None:
+            by: Method = "rdp" if fast else config.privacy.accountant.value
+            within = rounds_within(event, target=target, delta=delta, method=by)
+        rounds = min(rounds, within)
+    history = History([event.times(rounds)] if rounds else [])
+    return Spending(
+        event=event,
+        rounds=rounds,
+        delta=delta,
+        target=target,
+        epsilon={method: history.epsilon(delta=delta, method=method) for method in methods},
+        one_round=History([event]).epsilon(delta=delta, method=methods[-1]),
+        rounds_within_target=within,
+    )
+
+
+def rounds_within(event: PrivacyEvent, *, target: float, delta: float, method: Method) -> int:
+    """Most rounds of an event within a target."""
+    return most_repeats(
+        lambda n: History([event.times(n)]).epsilon(delta=delta, method=method) <= target,
+        limit=10**9 // event.count,
+    )
+
+
+def _curve(spent: Spending, rounds: int, method: Method) -> list[tuple[int, float]]:
+    """ε after some rounds; a unit that may take part no more stays where it is."""
+    count = min(rounds, CURVE_POINTS)
+    marks = sorted({max(1, round(rounds * k / count)) for k in range(1, count + 1)})
+    return [
+        (at, spent.history(min(at, spent.rounds)).epsilon(delta=spent.delta, method=method))
+        for at in marks
+    ]
+
+
+def count_weights(config: Config, data: DataSet) -> int:
+    """Numbers that a client's update has, and that noise is added to; this imports torch.
+
+    Raises:
+        ConfigError: if the model cannot be built for the data.
+    """
+    from dp_fedmed.models.build import count_floats
+
+    return count_floats(
+        config.model, input_shape=data.input_shape, num_classes=data.num_classes, seed=config.seed
+    )

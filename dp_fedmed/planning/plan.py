@@ -1,0 +1,397 @@
+"""What a run will spend, decided before round 1 from public numbers only.
+
+For each client: q from its number of records (which counts as public), the steps of a round, the
+rounds it may take part in, and σ. For the federation: σ of the sum of clipped updates.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from dp_fedmed.config import (
+    AccountantName,
+    Calibration,
+    Config,
+    ConfigError,
+    TaskKind,
+    TrainingConfig,
+)
+from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.privacy import (
+    History,
+    PrivacyAccountant,
+    PrivacyEvent,
+    calibrate,
+    compute_noise_multiplier,
+)
+from dp_fedmed.privacy.accounting.events import Adjacency
+from dp_fedmed.run.shared_events import OLD_RELATION
+
+logger = logging.getLogger(__name__)
+
+#: With more different clients than this, RDP calibrates each of them: PLD takes a second for ten.
+MOST_TIGHT = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientPlan:
+    """One client's record-level plan."""
+
+    records: int
+    sample_rate: float
+    steps: int
+    participations: int | None
+    noise_multiplier: float
+    is_private: bool = True
+    adjacency: Adjacency = "zero_out"
+
+    @property
+    def round_event(self) -> PrivacyEvent:
+        """What one round costs a record of this client."""
+        return record_event(
+            noise_multiplier=self.noise_multiplier,
+            sample_rate=self.sample_rate,
+            steps=self.steps,
+            adjacency=self.adjacency,
+            is_private=self.is_private,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyPlan:
+    """A run's plan: record level by client, and client level."""
+
+    delta_sample: float | None
+    delta_user: float | None
+    clients: Mapping[str, ClientPlan]
+    user_event: PrivacyEvent | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the ledger; clients with one plan share an entry."""
+        shared: dict[ClientPlan, list[str]] = {}
+        for name, plan in self.clients.items():
+            shared.setdefault(plan, []).append(name)
+        return {
+            "delta_sample": self.delta_sample,
+            "delta_user": self.delta_user,
+            "user_event": None if self.user_event is None else self.user_event.to_json(),
+            "clients": [{**asdict(plan), "names": names} for plan, names in shared.items()],
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> PrivacyPlan:
+        """Read a plan back."""
+        clients = {}
+        for entry in content["clients"]:
+            settings = {key: value for key, value in entry.items() if key != "names"}
+            if settings.get("adjacency") == OLD_RELATION:
+                settings["adjacency"] = "zero_out"
+            clients.update(dict.fromkeys(entry["names"], ClientPlan(**settings)))
+        event = content["user_event"]
+        return cls(
+            delta_sample=content["delta_sample"],
+            delta_user=content["delta_user"],
+            clients=dict(sorted(clients.items())),
+            user_event=None if event is None else PrivacyEvent.from_json(event),
+        )
+
+    def accountant(self, config: Config) -> PrivacyAccountant:
+        """An accountant with this plan's δ and the config's budgets."""
+        sample, user = config.privacy.sample, config.privacy.user
+        return PrivacyAccountant(
+            self.delta_sample or self.delta_user or 1e-5,
+            target_epsilon=sample.target_epsilon if self.delta_sample is not None else None,
+            user_target_delta=self.delta_user,
+            user_target_epsilon=user.target_epsilon if self.delta_user is not None else None,
+            method=config.privacy.accountant.value,
+        )
+
+
+def record_event(
+    *,
+    noise_multiplier: float,
+    sample_rate: float,
+    steps: int,
+    adjacency: Adjacency = "zero_out",
+    is_private: bool = True,
+) -> PrivacyEvent:
+    """So many noised steps with a client's records: all of them, or Poisson batches."""
+    if sample_rate == 1.0:
+        return PrivacyEvent.full(
+            unit="record",
+            noise_multiplier=noise_multiplier,
+            count=steps,
+            adjacency=adjacency,
+            is_private=is_private,
+        )
+    return PrivacyEvent.poisson(
+        unit="record",
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+        count=steps,
+        adjacency=adjacency,
+        is_private=is_private,
+    )
+
+
+def record_adjacency(config: Config) -> Adjacency:
+    """How neighbours differ: a record contributes or not, or is another where rows stand alone.
+
+    A client's number of records is public, in q and in the denominator, so a record cannot be added
+    or removed unseen: its contribution is there, or zero. Of rows that stand alone one could see
+    which is zero.
+    """
+    return "replace_one" if config.releases_rows else "zero_out"
+
+
+def sample_rate(records: int, training: TrainingConfig) -> float:
+    """Q of a client: the batch size over its records, at most 1.
+
+    >>> sample_rate(100, TrainingConfig(batch_size=64))
+    0.64
+    """
+    return min(1.0, training.batch_size / records)
+
+
+def steps_per_round(records: int, training: TrainingConfig) -> int:
+    """Noisy steps of a round: as configured, else an expected pass over the data an epoch."""
+    if training.local_steps is not None:
+        return training.local_steps
+    return training.local_epochs * max(1, round(1.0 / sample_rate(records, training)))
+
+
+def round_shape(config: Config, records: int) -> tuple[float, int]:
+    """(q, steps) of a client's round; a statistic is one step with every record.
+
+    >>> from dp_fedmed.config import compose
+    >>> round_shape(compose(["task=textures"]), 100)
+    (1.0, 1)
+    """
+    if config.task.kind is TaskKind.anomaly:
+        return 1.0, 1
+    return sample_rate(records, config.training), steps_per_round(records, config.training)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What earlier phases of a run have spent: by client for records, and for clients."""
+
+    rounds: int = 0
+    clients: Mapping[str, History] = field(default_factory=dict)
+    participations: Mapping[str, int] = field(default_factory=dict)
+    federation: History = field(default_factory=History)
+
+
+def make_plan(
+    config: Config,
+    *,
+    records: Mapping[str, int],
+    sampler: Sampler,
+    is_private: bool,
+    spent: Spent = Spent(),  # frozen
+) -> PrivacyPlan:
+    """Decide every σ, q and T of a run, or of what is left of it.
+
+    Args:
+        config: the run's configuration.
+        records: each client's number of training records; empty where records are not protected.
+        sampler: who takes part; it makes the client-level event.
+        is_private: False when the noise comes from a public seed.
+        spent: the rounds done so far, and their cost, which the targets include.
+
+    Raises:
+        ConfigError: if a target cannot be met.
+    """
+    style = config.privacy.style
+    delta_sample = delta_user = None
+    clients: dict[str, ClientPlan] = {}
+    user_event = None
+    if style.protects_records:
+        delta_sample = config.privacy.sample.target_delta or default_delta(sum(records.values()))
+        _warn_about("sample", delta_sample, min(records.values()), "records of the smallest client")
+        clients = _client_plans(config, records, delta_sample, is_private, spent)
+    if style.protects_clients:
+        population = config.federation.num_clients
+        delta_user = config.privacy.user.target_delta or default_delta(population)
+        _warn_about("user", delta_user, population, "clients")
+        sigma = _user_sigma(config, sampler, delta_user, spent)
+        user_event = sampler.event(
+            noise_multiplier=sigma, population=population, is_private=is_private
+        )
+    return PrivacyPlan(
+        delta_sample=delta_sample,
+        delta_user=delta_user,
+        clients=clients,
+        user_event=user_event,
+    )
+
+
+def with_accountant(config: Config, accountant: AccountantName) -> Config:
+    """The same run under another accountant."""
+    return config.replace(privacy=replace(config.privacy, accountant=accountant))
+
+
+def default_delta(units: int) -> float:
+    """A δ well below one over the number of units: 1e-5, or n^-1.1 where that is smaller.
+
+    >>> default_delta(500), default_delta(10**6) < 1e-6
+    (1e-05, True)
+    """
+    return min(1e-5, math.exp(-1.1 * math.log(units)))
+
+
+def delta_warning(level: str, delta: float, units: int, what: str) -> str | None:
+    """What is wrong with a δ that is not below one over the number of units.
+
+    >>> delta_warning("user", 1e-5, 100, "clients") is None
+    True
+    """
+    if delta < 1.0 / units:
+        return None
+    return (
+        f"privacy.{level}.target_delta={delta:g} is not below 1/{units} ({what}): it would allow "
+        f"to publish one of them in full; use {default_delta(units):.1g} or less"
+    )
+
+
+def _warn_about(level: str, delta: float, units: int, what: str) -> None:
+    said = delta_warning(level, delta, units, what)
+    if said is not None:
+        logger.warning("%s", said)
+
+
+def _client_plans(
+    config: Config, records: Mapping[str, int], delta: float, is_private: bool, spent: Spent
+) -> dict[str, ClientPlan]:
+    settings = config.privacy.sample
+    rounds = config.federation.num_rounds - spent.rounds
+    left = {
+        name: _rounds_left(config, rounds, spent.participations.get(name, 0)) for name in records
+    }
+    shapes = {name: round_shape(config, n) for name, n in records.items() if n > 0}
+    if settings.noise_multiplier is not None:
+        sigmas = dict.fromkeys(shapes, settings.noise_multiplier)
+    else:
+        sigmas = _sample_sigmas(config, shapes, delta, left, spent)
+        if settings.calibration is Calibration.worst_client:
+            sigmas = dict.fromkeys(sigmas, max(sigmas.values()))
+    return {
+        name: ClientPlan(
+            records=records[name],
+            sample_rate=q,
+            steps=steps,
+            participations=left[name],
+            noise_multiplier=sigmas[name],
+            is_private=is_private,
+            adjacency=record_adjacency(config),
+        )
+        for name, (q, steps) in sorted(shapes.items())
+    }
+
+
+def _rounds_left(config: Config, rounds: int, taken: int) -> int | None:
+    """How often a client may still take part; None where neither a budget nor a maximum says."""
+    most = config.federation.max_participations
+    if most is not None:
+        return max(0, min(rounds, most - taken))
+    return rounds if config.privacy.sample.target_epsilon is not None else None
+
+
+def _sample_sigmas(
+    config: Config,
+    shapes: Mapping[str, tuple[float, int]],
+    delta: float,
+    left: Mapping[str, int | None],
+    spent: Spent,
+) -> dict[str, float]:
+    """Each client's σ; clients that are alike in q, T and the past are calibrated once."""
+    found: dict[object, float] = {}
+    sigmas = {}
+    if len({shape for shape in shapes.values() if shape[0] < 1.0}) > MOST_TIGHT:
+        # An upper bound of what the enforcing accountant gives, so never too little noise.
+        config = with_accountant(config, AccountantName.rdp)
+    for name, (q, steps) in shapes.items():
+        before, rounds = spent.clients.get(name, History()), left[name]
+        alike = (q, steps, rounds, tuple(before.rows()))
+        if alike not in found:
+            # A client that has used up its participations is left out, whatever its σ.
+            found[alike] = (
+                _calibrated("sample", config, delta, q, steps, rounds, before) if rounds else 1.0
+            )
+        sigmas[name] = found[alike]
+    return sigmas
+
+
+def _calibrated(
+    level: str, config: Config, delta: float, q: float, steps: int, rounds: int, before: History
+) -> float:
+    """Smallest σ for so many rounds of Poisson-sampled steps, after what was spent before."""
+    settings = config.privacy.sample if level == "sample" else config.privacy.user
+    target = settings.target_epsilon
+    if target is None or not math.isfinite(target):
+        raise ConfigError(f"privacy.{level}.target_epsilon={target} cannot be calibrated for")
+    already = before.epsilon(delta=delta, method=config.privacy.accountant.value)
+    if already >= 0.99 * target:  # what calibration leaves over would drown every round in noise
+        raise ConfigError(
+            f"privacy.{level}.target_epsilon={target:g} is spent ({already:.4g}): more rounds need "
+            f"a larger one, for example new_phase=true privacy.{level}.target_epsilon="
+            f"{2 * target:g}"
+        )
+    adjacency = record_adjacency(config) if level == "sample" else "zero_out"
+    try:
+        if not before:
+            # A replacement moves what is released by twice as much as a removal.
+            return (2.0 if adjacency == "replace_one" else 1.0) * compute_noise_multiplier(
+                target_epsilon=target,
+                target_delta=delta,
+                sample_rate=q,
+                steps_per_round=steps,
+                num_rounds=rounds,
+                accountant=config.privacy.accountant.value,
+            )
+        return calibrate(
+            lambda sigma: [
+                record_event(
+                    noise_multiplier=sigma,
+                    sample_rate=q,
+                    steps=steps * rounds,
+                    adjacency=adjacency,
+                )
+            ],
+            target_epsilon=target,
+            target_delta=delta,
+            accountant=config.privacy.accountant.value,
+            spent=before,
+        )
+    except ValueError as error:
+        raise ConfigError(f"privacy.{level}.target_epsilon={target:g}: {error}") from error
+
+
+def _user_sigma(config: Config, sampler: Sampler, delta: float, spent: Spent) -> float:
+    settings = config.privacy.user
+    if settings.noise_multiplier is not None:
+        return settings.noise_multiplier
+    population = config.federation.num_clients
+    rounds = config.federation.num_rounds - spent.rounds
+    probe = sampler.event(noise_multiplier=1.0, population=population)
+    if probe.sampling == "poisson" and probe.sample_rate is not None:
+        return _calibrated("user", config, delta, probe.sample_rate, 1, rounds, spent.federation)
+    if probe.key[2] == 1.0:
+        return _calibrated("user", config, delta, 1.0, 1, rounds, spent.federation)
+    target = settings.target_epsilon or 0.0
+    try:
+        return calibrate(
+            lambda sigma: [
+                sampler.event(noise_multiplier=sigma, population=population).times(rounds)
+            ],
+            target_epsilon=target,
+            target_delta=delta,
+            accountant=config.privacy.accountant.value,
+            spent=spent.federation,
+        )
+    except ValueError as error:
+        raise ConfigError(f"privacy.user.target_epsilon={target:g}: {error}") from error

@@ -1,0 +1,1 @@
+"""Events, histories and the ε that follows from them."""

@@ -1,0 +1,1 @@
+"""What bounds contributions and adds noise to their sum."""

@@ -1,0 +1,1 @@
+"""Keys, keyed streams and digests: secret and reproducible randomness."""

@@ -1,0 +1,1 @@
+"""Mechanisms and accountants for tables and teaching; no run uses them."""

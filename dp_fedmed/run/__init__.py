@@ -1,0 +1,1 @@
+"""One run on disk: its directory, ledger, checkpoints and report."""

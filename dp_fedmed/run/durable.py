@@ -1,0 +1,130 @@
+"""Files that are whole or not there, one process per run directory, and points to crash at.
+
+Everything that must survive `kill -9` or a power cut goes through here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from dp_fedmed.privacy.streams.keys import TEMPORARY, sync_folder
+
+LOCK_FILE = ".lock"
+
+
+class RunLocked(RuntimeError):
+    """Another process works on this run directory."""
+
+
+def _keep_going(point: str) -> None:
+    """The ordinary thing to do at a crash point: nothing."""
+
+
+#: Called with a name at every point of a round where a crash is worth a test.
+at_point: Callable[[str], None] = _keep_going
+
+
+def reach(point: str) -> None:
+    """Say that execution has come to a point; tests kill the process at one of them."""
+    at_point(point)
+
+
+def write_file(target: Path, content: bytes, *, mode: int = 0o644, durable: bool = True) -> None:
+    """Write a file whole or not at all: temporary name, fsync, rename, fsync of the folder.
+
+    Without `durable` a power cut may bring an older version back, never half of one.
+    """
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=TEMPORARY)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(target.parent)
+
+
+def sync_all(paths: Iterable[Path]) -> None:
+    """Make files and folders durable, all at once: a disk takes as long for many as for one."""
+
+    def sync(path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    todo = list(paths)
+    with ThreadPoolExecutor(max(1, len(todo))) as pool:
+        list(pool.map(sync, todo))
+
+
+_sweeps: list[threading.Thread] = []
+
+
+def sweep(paths: Iterable[Path]) -> None:
+    """Delete files and folders in the background: some disks take as long for that as to write."""
+
+    def delete(todo: list[Path]) -> None:
+        for path in todo:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    todo = list(paths)
+    if todo:
+        _sweeps.append(threading.Thread(target=delete, args=(todo,)))
+        _sweeps[-1].start()
+
+
+def wait_for_sweeps() -> None:
+    """Return when everything that was to be deleted is."""
+    while _sweeps:
+        _sweeps.pop().join()
+
+
+class RunLock:
+    """Held by the one process that works on a run directory.
+
+    A record lock: it ends with the process, and workers forked from it do not keep it.
+
+    Raises:
+        RunLocked: if another process, or another run of this one, holds it.
+    """
+
+    _held: set[Path] = set()  # noqa: RUF012  # record locks do not keep a process from itself
+
+    def __init__(self, folder: Path) -> None:
+        self.path = (folder / LOCK_FILE).resolve()
+        refused = RunLocked(
+            f"run_dir={folder} is in use by another process ({LOCK_FILE} is locked): wait for it, "
+            "or stop it"
+        )
+        if self.path in self._held:
+            raise refused
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._descriptor)
+            raise refused from None
+        self._held.add(self.path)
+
+    def release(self) -> None:
+        """Let others in; safe to call twice."""
+        if self.path in self._held:
+            self._held.discard(self.path)
+            os.close(self._descriptor)

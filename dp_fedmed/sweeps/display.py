@@ -1,0 +1,207 @@
+"""What a sweep shows: a bar and a line a running job on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from dp_fedmed.config import better
+from dp_fedmed.reporting.words import rounded_up
+from dp_fedmed.sweeps.directory import SweepJob
+from dp_fedmed.sweeps.facts import SweepFacts, costs, facts_of
+from dp_fedmed.sweeps.results import COMPLETED
+from dp_fedmed.sweeps.words import NOT_PRIVATE, TUNING, spending
+
+
+class SweepDisplay:
+    """Watches a sweep.
+
+    Args:
+        path: the sweep's directory.
+        jobs: all of them.
+        rows: of the jobs that are done already.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        jobs: Sequence[SweepJob],
+        rows: Sequence[Mapping[str, Any]],
+        console: Console | None = None,
+    ) -> None:
+        self.path, self.console = path, console or Console()
+        self.rows = list(rows)
+        self.done = len(rows)
+        self.total = len({job.number for job in jobs} | {row["job"] for row in rows})
+        self._started: dict[int, float] = {}
+        self._lines: dict[int, TaskID] = {}
+        # Without a thread of its own: workers are forked while this is shown.
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[status]}"),
+            console=self.console,
+            auto_refresh=False,
+            disable=not self.console.is_terminal,
+        )
+        self._overall = self._progress.add_task(
+            "sweep", total=self.total, completed=self.done, status=self._best()
+        )
+
+    def loading(self) -> AbstractContextManager[object]:
+        """While the libraries are loaded."""
+        done = f"; {self.done} are done" if self.done else ""
+        self._print(f"{self.total} jobs{done}: {self.path}")
+        return self.console.status("loading PyTorch and Flower")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for line in self._lines.values():
+            self._progress.remove_task(line)
+        self._progress.refresh()
+        self._progress.stop()
+
+    def started(self, job: SweepJob) -> None:
+        """A job begins."""
+        self._started[job.number] = time.perf_counter()
+        self._lines[job.number] = self._progress.add_task(
+            f"{job.number:03d}", total=None, status=escape(str(job))
+        )
+        self._progress.refresh()
+
+    def progress(self, job: SweepJob, told: Mapping[str, Any]) -> None:
+        """A job is so far."""
+        line = self._lines[job.number]
+        if "rounds" in told:
+            self._progress.update(line, total=told["rounds"])
+        if "round" in told:
+            status = str(job)
+            if told["value"] is not None:
+                status += f"  val {told['value']:.3f}"
+            status += "".join(f" ε_{level} {e:.2f}" for level, e in told["epsilon"].items())
+            self._progress.update(line, completed=told["round"], status=escape(status))
+        self._progress.refresh()
+
+    def seconds_of(self, job: SweepJob) -> float:
+        """How long a job has been running."""
+        return time.perf_counter() - self._started[job.number]
+
+    def ended(self, job: SweepJob, row: Mapping[str, Any] | None) -> None:
+        """A job has come to its end, or was interrupted."""
+        self._progress.remove_task(self._lines.pop(job.number))
+        if row is not None:
+            self.rows.append(row)
+            self.done += 1
+            self._print(f"{self.done}/{self.total}  {describe_row(row, str(job))}")
+        self._progress.update(self._overall, completed=self.done, status=self._best())
+        self._progress.refresh()
+
+    def stopping(self) -> None:
+        """Ctrl-C was pressed."""
+        self._print("Stopping after the rounds that are being computed; Ctrl-C again ends at once")
+
+    def interrupted(self) -> None:
+        """How to go on."""
+        done = f"{self.done} of {self.total} jobs are done"
+        self._print(f"{done}. Go on with: dp-fedmed resume {shlex.quote(str(self.path))}")
+
+    def summary(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Tables, what was spent, what failed, and where everything is."""
+        facts = facts_of(self.path, rows)
+        for task in facts.tasks:
+            self._print_settings(facts, task)
+            self._print_costs(facts, task)
+        for line in spending_lines(facts):
+            self._print(line)
+        for row in rows:
+            if row["status"] != COMPLETED:
+                self._print(f"job {row['job']:03d} {row['status']}: {row['message']}", "red")
+        if any(row["status"] != COMPLETED for row in rows):
+            self._print(f"Try them again: dp-fedmed resume {shlex.quote(str(self.path))}")
+        self._print(f"Results: {self.path / 'results.csv'}")
+        if any(row["status"] == COMPLETED for row in rows):
+            self._print(f"A page of them: dp-fedmed report {shlex.quote(str(self.path))}")
+
+    def _print_settings(self, facts: SweepFacts, task: str) -> None:
+        settings, levels = facts.settings(task), facts.levels(task)
+        keys = [key for job in facts.done for key in job.overrides if key != "seed"]
+        table = Table(*dict.fromkeys(keys), title=f"{task}, mean ± sd over seeds")
+        table.title_style = "bold"
+        metric = settings[0].first.metric
+        for name in ("runs", f"test {metric}", *(f"ε_{level}" for level in levels)):
+            table.add_column(name, justify="right")
+        for setting in settings:
+            spent = [setting.epsilon(level) if setting.is_private else None for level in levels]
+            table.add_row(
+                *(setting.first.overrides.get(key, "") for key in dict.fromkeys(keys)),
+                str(setting.test.count),
+                str(setting.test),
+                *("–" if epsilon is None else rounded_up(epsilon) for epsilon in spent),
+            )
+        self.console.print(table)
+
+    def _print_costs(self, facts: SweepFacts, task: str) -> None:
+        found = costs(facts.settings(task))
+        if found:
+            table = Table("step", title="what it costs, by seed, mean ± sd", title_style="bold")
+            table.add_column(f"lost {found[0].before.first.metric}", justify="right")
+            for cost in found:
+                table.add_row(cost.what, str(cost.lost))
+            self.console.print(table)
+
+    def _best(self) -> str:
+        jobs = [job for job in facts_of(self.path, self.rows).done if job.metric in job.val]
+        if not jobs:
+            return ""
+        top = max(jobs, key=lambda job: better(job.metric) * job.val[job.metric])
+        values = " ".join(f"{key}={value}" for key, value in top.overrides.items())
+        return escape(f"best val {top.metric} {top.val[top.metric]:.3f}: {values}")
+
+    def _print(self, text: str, style: str | None = None) -> None:
+        self.console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
+
+
+def describe_row(row: Mapping[str, Any], values: str) -> str:
+    """One line on a job that has ended."""
+    parts = [f"job {row['job']:03d}", *([values] if values else [])]
+    if row["status"] != COMPLETED:
+        parts.append(f"{row['status']}: {row['message']}")
+    value = row["test"].get(row["metric"])
+    if value is not None:
+        parts.append(f"test {row['metric']} {value:.4f}")
+    if row["epsilon"] and not row["noise_is_private"]:
+        parts.append("not private: its noise seed is public")
+    else:
+        parts += [f"ε_{level} {rounded_up(spent)}" for level, spent in row["epsilon"].items()]
+    return " · ".join([*parts, f"{row['seconds']:.1f} s"])
+
+
+def spending_lines(facts: SweepFacts) -> list[str]:
+    """What the runs of a sweep spend together, in words."""
+    lines = spending(facts)
+    if any(job.style != "none" and not job.is_private for job in facts.done):
+        lines.append(NOT_PRIVATE)
+    if lines and len(facts.done) > 1:
+        lines.append(f"{TUNING} data_ledger= keeps count of all runs on the same data.")
+    return lines
