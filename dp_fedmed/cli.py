@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from dp_fedmed.commands import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_USAGE
 from dp_fedmed.commands import terminal as streams
+from dp_fedmed.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_USAGE, sentence_of
 
 HELP = """\
 dp-fedmed: differentially private federated learning for medicine.
@@ -88,31 +88,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _answered(command: Callable[[], int]) -> int:
     """A command's exit code; what it refuses is said in a sentence."""
-    from dp_fedmed.config import ConfigError
-
     try:
         return command()
-    except ConfigError as error:
-        print(f"dp-fedmed: {error.whole()}", file=sys.stderr)
-        return EXIT_USAGE
     except KeyboardInterrupt:
         print("dp-fedmed: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except Exception as error:
-        if not is_refusal(error):
+        said = sentence_of(error)
+        if said is None:
             raise
-        print(f"dp-fedmed: {error}", file=sys.stderr)
-        return EXIT_STOPPED
-
-
-def is_refusal(error: Exception) -> bool:
-    """Whether an error's message is a sentence for the user."""
-    from dp_fedmed.privacy.ledger import LedgerError
-    from dp_fedmed.run.checkpoint import CheckpointError
-    from dp_fedmed.run.durable import RunLocked
-
-    known = isinstance(error, CheckpointError | RunLocked | LedgerError)
-    return known or (isinstance(error, OSError) and error.filename is not None)
+        print(f"dp-fedmed: {said}", file=sys.stderr)
+        return getattr(error, "exit_code", EXIT_STOPPED)
 
 
 def entry() -> None:

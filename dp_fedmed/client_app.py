@@ -13,13 +13,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from dp_fedmed.config import Config, ConfigError, TaskKind, Topology, from_run_config
+from dp_fedmed.config import Config, TaskKind, Topology, from_run_config
 from dp_fedmed.data import DataSet, Records, in_proportion, load_data, training_parts
 from dp_fedmed.data.clients import client_indices, deployed_records
 from dp_fedmed.data.registry import refuse_other_kind
 from dp_fedmed.engines.local_grid import CLIENT_FAILED
+from dp_fedmed.errors import BudgetRefused, ConfigError, SiteRefused
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.failures import SiteRefused, describe_failure, describe_refusal
+from dp_fedmed.federation.failures import describe_failure, describe_refusal
 from dp_fedmed.federation.nodes import OWN_DATA, REFUSAL, client_name
 from dp_fedmed.federation.private_log import keep_failure
 from dp_fedmed.learning import LocalRound, make_work
@@ -32,7 +33,7 @@ from dp_fedmed.site.keys import (
     client_ledger_key,
     round_digest,
 )
-from dp_fedmed.site.ledger import Asked, Budget, BudgetRefused, ClientLedger
+from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
 from dp_fedmed.site.records import refuse_unfit
 from dp_fedmed.site.rules import SiteRules
 

@@ -10,13 +10,13 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from dp_fedmed.config import Config, ConfigError, Topology, from_run_config
+from dp_fedmed.config import Config, Topology, from_run_config
 from dp_fedmed.engines.local_grid import LocalGrid
-from dp_fedmed.federation.nodes import NodeError, wait_for_nodes
+from dp_fedmed.errors import ConfigError, NodeError, RunFinished
+from dp_fedmed.federation.nodes import wait_for_nodes
 from dp_fedmed.federation.stopping import StopRequest, on_ctrl_c
 from dp_fedmed.reporting.display import Display, LogDisplay
 from dp_fedmed.reporting.run_log import log_to, show_on_stdout
-from dp_fedmed.run.resume import RunFinished
 from dp_fedmed.run.server_run import RunResult, ServerRun
 
 logger = logging.getLogger(__name__)

@@ -14,9 +14,10 @@ import pytest
 
 from dp_fedmed import __version__, server_app
 from dp_fedmed.cli import main
-from dp_fedmed.config import ConfigError, compose, conf_dir, from_yaml
+from dp_fedmed.config import compose, conf_dir, from_yaml
 from dp_fedmed.config.arithmetic import not_against_server
 from dp_fedmed.config.resume import stored_settings
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation.failures import describe_failure
 from dp_fedmed.reporting.run_facts import read_run
 from dp_fedmed.run.directory import RunDirectory
@@ -192,7 +193,7 @@ def test_the_person_at_the_terminal_sees_the_whole_path_and_nobody_else(
     assert f"data.path={folder} holds neither" in capsys.readouterr().err
     error = ConfigError("data.path=scans is no folder")
     error.path = str(folder)
-    assert str(tmp_path) in error.whole()
+    assert str(tmp_path) in error.sentence()
     assert str(tmp_path) not in f"{error} {error!r} {describe_failure(error)}"
 
 

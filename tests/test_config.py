@@ -10,7 +10,6 @@ import pytest
 from dp_fedmed.config import (
     RUN_CONFIG_DEFAULTS,
     Config,
-    ConfigError,
     compose,
     conf_dir,
     from_run_config,
@@ -18,6 +17,7 @@ from dp_fedmed.config import (
     tree_keys,
 )
 from dp_fedmed.config.checks import RANGES
+from dp_fedmed.errors import ConfigError
 
 
 def test_every_choice_of_every_group_composes() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dp_fedmed.config import ConfigError, DataConfig, ModelConfig, compose
+from dp_fedmed.config import DataConfig, ModelConfig, compose
 from dp_fedmed.data import load_data
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.models import build_model
 
 PACKAGE = Path(__file__).resolve().parents[1] / "dp_fedmed"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-EXIT_STOPPED, EXIT_USAGE, EXIT_FINDING, EXIT_LOST, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 _CONFIG_DIR = ("--config-dir", "-cd")
 
 
@@ -22,7 +21,7 @@ def with_config_dir(arguments: Sequence[str]) -> list[str]:
     """
     from pathlib import Path
 
-    from dp_fedmed.config import ConfigError
+    from dp_fedmed.errors import ConfigError
 
     words, kept, folders = list(arguments), [], []
     while words:
@@ -51,7 +50,7 @@ def refuse_flags(command: str, words: Sequence[str]) -> None:
     Raises:
         ConfigError: naming the command that has Hydra's flags.
     """
-    from dp_fedmed.config import ConfigError
+    from dp_fedmed.errors import ConfigError
 
     for word in words:
         if word.startswith("-"):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.commands import EXIT_FINDING, EXIT_USAGE
+from dp_fedmed.errors import EXIT_FINDING, EXIT_USAGE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         print(HELP, end="", file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else EXIT_USAGE
-    from dp_fedmed.config import ConfigError
+    from dp_fedmed.errors import ConfigError
 
     folder, *rest = arguments
     if any(not word.startswith("data.path=") for word in rest) or len(rest) > 1:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from dp_fedmed.commands import EXIT_FINDING, EXIT_STOPPED, with_config_dir
+from dp_fedmed.commands import with_config_dir
+from dp_fedmed.errors import EXIT_FINDING
 
 HELP = """\
 dp-fedmed audit [overrides] [flags]: attack the ε that a configuration claims.
@@ -58,7 +58,7 @@ class _Parser(argparse.ArgumentParser):
     """Reports mistakes as the other commands do."""
 
     def error(self, message: str) -> NoReturn:
-        from dp_fedmed.config import ConfigError
+        from dp_fedmed.errors import ConfigError
 
         raise ConfigError(f"{message}; see dp-fedmed audit --help")
 
@@ -80,7 +80,6 @@ def main(arguments: list[str]) -> int:
     with console.status("loading PyTorch, Flower and the data"):
         from dp_fedmed.evidence.audit import CanaryKind, Options, audit, planned
         from dp_fedmed.evidence.audit_report import AuditProgress, audit_table, plot_audit
-        from dp_fedmed.evidence.audited_run import AuditStopped
         from dp_fedmed.reporting.run_log import quiet_console
 
         quiet_console()
@@ -95,12 +94,8 @@ def main(arguments: list[str]) -> int:
         planned(config, options)  # what cannot be audited is refused before a folder is made
     output = _output_folder(given.output, config.run_dir)
     progress = AuditProgress(console)
-    try:
-        with progress.bars:
-            found = audit(config, options, progress.watch)
-    except AuditStopped as error:
-        print(f"dp-fedmed: {error}", file=sys.stderr)
-        return EXIT_STOPPED
+    with progress.bars:
+        found = audit(config, options, progress.watch)
     content = found.to_json()
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
     (output / "audit.json").write_text(f"{text}\n", encoding="utf-8")
@@ -132,7 +127,7 @@ def _parser() -> _Parser:
 
 def _refuse_run_keys(overrides: list[str]) -> None:
     """Keys that say where a run goes, or goes on, mean nothing here."""
-    from dp_fedmed.config import ConfigError
+    from dp_fedmed.errors import ConfigError
 
     for word in overrides:
         key = word.split("=")[0].lstrip("+~")
@@ -145,7 +140,7 @@ def _refuse_run_keys(overrides: list[str]) -> None:
 
 def _output_folder(given: Path | None, run_dir: str) -> Path:
     """Where the results go; made here, so that a bad place is known before the work."""
-    from dp_fedmed.config import ConfigError
+    from dp_fedmed.errors import ConfigError
 
     path = given.absolute() if given is not None else Path(f"{run_dir}_audit")
     try:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dp_fedmed.config import ConfigError
+from dp_fedmed.errors import ConfigError
 
 SHELLS = ("bash", "zsh", "fish")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dp_fedmed.commands import EXIT_USAGE
+from dp_fedmed.errors import EXIT_USAGE
 
 HELP = """\
 dp-fedmed ledger show RUN_DIR     the ledger as a table, with ε after every charge
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
         return EXIT_USAGE
     from rich.console import Console
 
-    from dp_fedmed.config import ConfigError
+    from dp_fedmed.errors import ConfigError
     from dp_fedmed.reporting.ledger import print_ledger, print_verification
 
     path = Path(arguments[1]).resolve()

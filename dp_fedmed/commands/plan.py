@@ -101,7 +101,7 @@ def _parsed(arguments: list[str]) -> _Asked:
     Raises:
         ConfigError: for a flag that is not ours, with the nearest one.
     """
-    from dp_fedmed.config import ConfigError
+    from dp_fedmed.errors import ConfigError
 
     asked, words = _Asked(), with_config_dir(arguments)
     while words:
@@ -126,7 +126,7 @@ def _parsed(arguments: list[str]) -> _Asked:
 
 
 def _picture(name: str) -> Path:
-    from dp_fedmed.config import ConfigError
+    from dp_fedmed.errors import ConfigError
 
     path = Path(name).expanduser().absolute()
     if path.suffix.lower() != ".png":
@@ -138,7 +138,7 @@ def _picture(name: str) -> Path:
 
 def _counts(text: str) -> dict[str, int]:
     """`1200,400,90`, or `100x50` for a hundred clients of fifty records."""
-    from dp_fedmed.config import ConfigError
+    from dp_fedmed.errors import ConfigError
 
     counts: list[int] = []
     for part in text.split(","):
@@ -154,7 +154,8 @@ def _counts(text: str) -> dict[str, int]:
 
 def _make(asked: _Asked) -> Plan:
     from dp_fedmed.commands.run import with_absolute_data_path
-    from dp_fedmed.config import ConfigError, TaskKind, compose
+    from dp_fedmed.config import TaskKind, compose
+    from dp_fedmed.errors import ConfigError
     from dp_fedmed.planning.forecast import count_weights, forecast, simulated_records
     from dp_fedmed.planning.outlook import shared_spending
     from dp_fedmed.planning.suggestions import suggestions
@@ -230,7 +231,7 @@ def _refusal(config: Config, data: DataSet) -> str | None:
         return None
     import torch
 
-    from dp_fedmed.config import ConfigError
+    from dp_fedmed.errors import ConfigError
     from dp_fedmed.learning import make_learner
 
     torch.set_num_threads(1)

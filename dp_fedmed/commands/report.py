@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dp_fedmed.commands import EXIT_USAGE
+from dp_fedmed.errors import EXIT_USAGE
 
 HELP = """\
 dp-fedmed report RUN_OR_SWEEP [-o FILE] [--open] [--no-pictures] [--no-runs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dp_fedmed.commands import EXIT_USAGE
+from dp_fedmed.errors import EXIT_USAGE
 
 HELP = """\
 dp-fedmed resume RUN_DIR [overrides]: go on with a run that was stopped, killed or cut off.
@@ -34,8 +34,9 @@ def main(arguments: list[str]) -> int:
         print(HELP, end="")
         return 0 if arguments else EXIT_USAGE
     from dp_fedmed.commands.run import federate, with_absolute_data_path
-    from dp_fedmed.config import ConfigError, compose
+    from dp_fedmed.config import compose
     from dp_fedmed.config.resume import resume_words
+    from dp_fedmed.errors import ConfigError
     from dp_fedmed.sweeps.directory import is_sweep
 
     folder, *overrides = arguments
@@ -58,8 +59,8 @@ def main(arguments: list[str]) -> int:
 def _resume_sweep(path: Path, overrides: list[str]) -> int:
     """The sweep's own command once more: it does what is left."""
     from dp_fedmed.commands import run
-    from dp_fedmed.config import ConfigError
     from dp_fedmed.config.resume import quoted
+    from dp_fedmed.errors import ConfigError
     from dp_fedmed.sweeps.directory import ELSEWHERE, read_sweep
 
     for word in overrides:

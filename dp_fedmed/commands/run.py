@@ -9,13 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.commands import (
-    EXIT_INTERRUPTED,
-    EXIT_LOST,
-    EXIT_STOPPED,
-    EXIT_USAGE,
-    with_config_dir,
-)
+from dp_fedmed.commands import with_config_dir
+from dp_fedmed.errors import EXIT_INTERRUPTED, EXIT_LOST, EXIT_STOPPED, EXIT_USAGE, ConfigError
 
 if TYPE_CHECKING:
     from dp_fedmed.config import Config
@@ -74,13 +69,11 @@ def main(arguments: list[str]) -> int:
     try:
         decorate(job)()
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        raise config.ConfigError(config.root_message(error)) from error
+        raise ConfigError(config.root_message(error)) from error
     except OSError as error:
         if codes or error.filename is None:
             raise
-        raise config.ConfigError(
-            f"run_dir={error.filename} cannot be made: {error.strerror}"
-        ) from error
+        raise ConfigError(f"run_dir={error.filename} cannot be made: {error.strerror}") from error
     finally:
         invocation.end()
     return max([*codes, invocation.exit_code])
@@ -92,8 +85,6 @@ def _without_beside(arguments: list[str]) -> tuple[list[str], Path | None]:
     >>> _without_beside(["seed=1", "--beside", "/runs/none"])
     (['seed=1'], PosixPath('/runs/none'))
     """
-    from dp_fedmed.config import ConfigError
-
     flag = next((word for word in arguments if word.split("=")[0] == "--beside"), None)
     if flag is None:
         return arguments, None
@@ -119,7 +110,7 @@ def _command(arguments: list[str]) -> list[str]:
 
 def _checked_arguments(arguments: list[str]) -> list[str]:
     """Hydra's arguments, with our own checks of every override."""
-    from dp_fedmed.config import ConfigError, check_overrides, own_folders
+    from dp_fedmed.config import check_overrides, own_folders
 
     flags: list[str] = []
     overrides: list[str] = []
@@ -176,7 +167,7 @@ def _run_job(tree: Any, beside: Path | None = None) -> int:
     """Hydra's one job, or one of a launcher that is not ours: a whole federation."""
     from hydra.core.hydra_config import HydraConfig
 
-    from dp_fedmed.config import ConfigError, given_by_user, refuse_in_vain
+    from dp_fedmed.config import given_by_user, refuse_in_vain
     from dp_fedmed.config.resume import resumed
 
     output = Path(HydraConfig.get().runtime.output_dir).absolute()
@@ -190,7 +181,7 @@ def _run_job(tree: Any, beside: Path | None = None) -> int:
         refuse_in_vain([config], given_by_user(overrides))
         return federate(config, beside)
     except ConfigError as error:
-        print(f"dp-fedmed: {error.whole()}", file=sys.stderr)
+        print(f"dp-fedmed: {error.sentence()}", file=sys.stderr)
         if output.is_dir() and not any(output.iterdir()):
             output.rmdir()
         return EXIT_USAGE
@@ -201,7 +192,7 @@ def _new_settings(tree: Any, overrides: Sequence[str], run_dir: str) -> Config:
     from dp_fedmed import config as configuration
 
     if tree.resume is not None:
-        raise configuration.ConfigError(
+        raise ConfigError(
             "resume=… goes on with one run; a sweep goes on with dp-fedmed resume SWEEP_DIR"
         )
     tree.run_dir = run_dir
@@ -236,7 +227,7 @@ def federate(config: Config, beside: Path | None = None) -> int:
         from dp_fedmed.reporting.run_log import quiet_console
 
         quiet_console()
-        from dp_fedmed.run.resume import RunFinished
+        from dp_fedmed.errors import RunFinished
         from dp_fedmed.run.store import LEDGER_FILE
 
     other = None if beside is None else other_run(beside, config)

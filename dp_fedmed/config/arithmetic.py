@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dp_fedmed.config import Config, ConfigError, Topology, get, leaf_keys
+from dp_fedmed.config import Config, Topology, get, leaf_keys
+from dp_fedmed.errors import ConfigError
 
 #: What may differ between two stretches of one run without touching what a round computes.
 ELSEWHERE = (

@@ -19,14 +19,8 @@ from dp_fedmed.config.choices import (
 )
 from dp_fedmed.config.named_code import MODULE, refuse_code
 from dp_fedmed.config.own_data import refuse_unread_path
-from dp_fedmed.config.schema import (
-    Config,
-    ConfigError,
-    SamplePrivacyConfig,
-    UserPrivacyConfig,
-    get,
-    tree_keys,
-)
+from dp_fedmed.config.schema import Config, SamplePrivacyConfig, UserPrivacyConfig, get, tree_keys
+from dp_fedmed.errors import ConfigError
 
 RESUME = re.compile(r"last|best|round:\d+")
 SKEWS = ("linear", "square", "exponential")

@@ -27,11 +27,8 @@ from dp_fedmed.config.overrides import (
     root_message,
 )
 from dp_fedmed.config.own_data import network, task_name
-from dp_fedmed.config.schema import (
-    Config,
-    ConfigError,
-    leaf_keys,
-)
+from dp_fedmed.config.schema import Config, leaf_keys
+from dp_fedmed.errors import ConfigError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -21,7 +21,8 @@ from dp_fedmed.config.choices import (
     TaskKind,
     Topology,
 )
-from dp_fedmed.config.schema import Config, ConfigError, get, leaf_keys
+from dp_fedmed.config.schema import Config, get, leaf_keys
+from dp_fedmed.errors import ConfigError
 
 
 class Effect(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from dp_fedmed.config.schema import ConfigError
+from dp_fedmed.errors import ConfigError
 
 #: What each setting may name without being asked: code that makes networks, code that reads data.
 DECLARED: dict[str, tuple[str, ...]] = {

@@ -10,7 +10,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dp_fedmed.config.schema import ConfigError, DataConfig
+from dp_fedmed.config.schema import DataConfig
+from dp_fedmed.errors import ConfigError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -6,18 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dp_fedmed.config import (
-    Config,
-    ConfigError,
-    EngineName,
-    conf_dir,
-    from_dictconfig,
-    from_yaml,
-    leaf_keys,
-)
+from dp_fedmed.config import Config, EngineName, conf_dir, from_dictconfig, from_yaml, leaf_keys
 from dp_fedmed.config.checks import RESUME
 from dp_fedmed.config.composition import default_runs_dir, schema
 from dp_fedmed.config.overrides import GROUPS
+from dp_fedmed.errors import ConfigError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

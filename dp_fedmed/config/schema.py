@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from dp_fedmed.config.choices import (
@@ -26,34 +25,6 @@ from dp_fedmed.config.choices import (
     Topology,
     Weighting,
 )
-
-
-class ConfigError(ValueError):
-    """A setting that cannot be right; it names the key, the value and a value that works.
-
-    Attributes:
-        path: of which the message shows the last part only, since other parties may read it.
-    """
-
-    path: str | None = None
-
-    def whole(self) -> str:
-        """The message for the person at this terminal, whose paths they are.
-
-        >>> error = ConfigError("data.path=scans is not a folder")
-        >>> error.path = "/home/ann/scans"
-        >>> error.whole()
-        'data.path=/home/ann/scans is not a folder'
-        """
-        said = str(self)
-        if not self.path or self.path in said:
-            return said
-        shortened = f"={Path(self.path).name}"
-        return (
-            said.replace(shortened, f"={self.path}", 1)
-            if shortened in said
-            else (f"{said} ({self.path})")
-        )
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from functools import lru_cache, reduce
 
 import numpy as np
 
-from dp_fedmed.config import Config, ConfigError, PartitionConfig, TaskKind, Topology
+from dp_fedmed.config import Config, PartitionConfig, TaskKind, Topology
 from dp_fedmed.data.partitioning import partition
 from dp_fedmed.data.records import Array, DataSet, Indices, Records, joined
 from dp_fedmed.data.splits import cap_patients, split_client
+from dp_fedmed.errors import ConfigError
 
 
 def training_parts(config: Config, data: DataSet) -> tuple[Indices, ...]:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dp_fedmed.config import ConfigError, DataConfig
+from dp_fedmed.config import DataConfig
 from dp_fedmed.data.records import Array, DataSet, Records
 from dp_fedmed.data.splits import split_records
+from dp_fedmed.errors import ConfigError
 
 CLASS_NAMES = (
     "T-shirt",

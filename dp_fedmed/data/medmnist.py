@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dp_fedmed.config import ConfigError, DataConfig
+from dp_fedmed.config import DataConfig
 from dp_fedmed.data.records import Array, DataSet, Records
+from dp_fedmed.errors import ConfigError
 
 _SPLITS = ("train", "val", "test")
 _ORGANS = "bladder,left femur,right femur,heart,left kidney,right kidney,liver,left lung,right lung"

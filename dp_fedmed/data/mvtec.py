@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dp_fedmed.config import ConfigError, DataConfig
+from dp_fedmed.config import DataConfig
 from dp_fedmed.data.records import Array, DataSet, Records
 from dp_fedmed.data.splits import stratified_cut
+from dp_fedmed.errors import ConfigError
 
 if TYPE_CHECKING:
     from PIL import Image

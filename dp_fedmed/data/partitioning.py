@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dp_fedmed.config import ConfigError, PartitionConfig, PartitionName
+from dp_fedmed.config import PartitionConfig, PartitionName
 from dp_fedmed.data.records import Array, DataSet, Indices, Records
 from dp_fedmed.data.splits import typical, units
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.privacy.streams.reproducible import derive_seed, stream
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_fedmed.config import ConfigError
 from dp_fedmed.data.targets import Target, binned, refuse_targets
+from dp_fedmed.errors import ConfigError
 
 Array = NDArray[Any]
 Indices = NDArray[np.int64]

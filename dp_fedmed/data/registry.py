@@ -9,10 +9,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from dp_fedmed.config import Config, ConfigError, DataConfig, PartitionConfig, TaskKind
+from dp_fedmed.config import Config, DataConfig, PartitionConfig, TaskKind
 from dp_fedmed.config.named_code import import_named
 from dp_fedmed.config.own_data import refuse_unread_path
 from dp_fedmed.data.records import DataSet
+from dp_fedmed.errors import ConfigError
 
 Loader = Callable[[DataConfig, int], DataSet]
 

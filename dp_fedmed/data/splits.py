@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dp_fedmed.config import ConfigError
 from dp_fedmed.data.records import Array, Indices, Records
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.privacy.streams.reproducible import derive_seed, stream
 
 

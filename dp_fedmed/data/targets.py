@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_fedmed.config import ConfigError
+from dp_fedmed.errors import ConfigError
 
 Array = NDArray[Any]
 #: Cuts of a scaled target that has none of its own: quarters of the public range.

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dp_fedmed.config import ConfigError, DataConfig
+from dp_fedmed.config import DataConfig
 from dp_fedmed.data.records import Array, DataSet, Records
 from dp_fedmed.data.splits import stratified_cut
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.privacy.streams.reproducible import stream
 
 CATEGORIES = ("woven", "metal", "tissue")

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dp_fedmed.config import Config, ConfigError, EngineName
+from dp_fedmed.config import Config, EngineName
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation.stopping import StopRequest, on_ctrl_c
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from dp_fedmed.config import Config, ConfigError
+from dp_fedmed.config import Config
 from dp_fedmed.data import load_data
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.evidence.audited_run import Target, targets
 from dp_fedmed.evidence.findings import Attack, Finding, Verdict
 from dp_fedmed.evidence.release_audit import audit_public_seed, audit_release

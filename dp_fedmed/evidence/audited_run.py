@@ -24,7 +24,6 @@ from dp_fedmed.config import (
     CheckpointConfig,
     Clipping,
     Config,
-    ConfigError,
     DataConfig,
     EngineConfig,
     EngineName,
@@ -42,6 +41,7 @@ from dp_fedmed.config import (
     Weighting,
 )
 from dp_fedmed.engines.local_grid import LocalGrid
+from dp_fedmed.errors import AuditStopped, ConfigError
 from dp_fedmed.evidence import canaries
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.privacy import PrivacyEvent
@@ -55,10 +55,6 @@ Coins = NDArray[np.bool_]
 
 OVER = 10.0  # a canary's norm over the clipping norm, so that clipping is exercised
 QUIET = 1e-2  # the least σ that a configuration may have
-
-
-class AuditStopped(RuntimeError):
-    """The run that was to be audited did not come to its end."""
 
 
 @dataclass(frozen=True, kw_only=True)

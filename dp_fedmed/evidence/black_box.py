@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from dp_fedmed.config import (
     Config,
-    ConfigError,
     DataConfig,
     PartitionConfig,
     PartitionName,
@@ -22,6 +21,7 @@ from dp_fedmed.config import (
     TaskKind,
 )
 from dp_fedmed.data import DataSet, Records, load_data, partition
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.evidence import canaries
 from dp_fedmed.evidence.audited_run import (
     Coins,

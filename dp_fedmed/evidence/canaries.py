@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dp_fedmed.config import ConfigError, DataConfig
+from dp_fedmed.config import DataConfig
 from dp_fedmed.data import DataSet, Records
+from dp_fedmed.errors import ConfigError
 
 LOADER = f"{__name__}.load"
 MODEL = f"{__name__}.DiracCanaries"

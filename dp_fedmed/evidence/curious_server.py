@@ -14,10 +14,11 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from dp_fedmed.client_app import ClientRuntime, build_client_app
-from dp_fedmed.config import Config, ConfigError
+from dp_fedmed.config import Config
 from dp_fedmed.data import Records
 from dp_fedmed.engines.local_grid import FIRST_NODE_ID, LocalGrid
 from dp_fedmed.engines.worker_pool import Job, Outcome
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.server_app import serve

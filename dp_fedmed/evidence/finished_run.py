@@ -13,12 +13,12 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from dp_fedmed.config import Config, ConfigError, from_yaml
+from dp_fedmed.config import Config, from_yaml
 from dp_fedmed.data import DataSet, Records, load_data
+from dp_fedmed.errors import ArrayError, CheckpointError, ConfigError
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.nodes import client_name
 from dp_fedmed.learning import Learner, make_learner
-from dp_fedmed.run.checkpoint import CheckpointError
 from dp_fedmed.run.directory import (
     CONFIG_FILE,
     MODEL_FILE,
@@ -179,5 +179,5 @@ def _load_model(path: Path, like: model_arrays.State) -> model_arrays.State:
         return model_arrays.checked(model_arrays.to_record(state), like)
     except SafetensorError as error:
         raise CheckpointError(f"{file} is broken: {error}") from None
-    except model_arrays.ArrayError as error:
+    except ArrayError as error:
         raise CheckpointError(f"{file} does not fit the run's settings: {error}") from None

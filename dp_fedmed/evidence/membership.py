@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_fedmed.config import ConfigError, PartitionName, TaskKind
+from dp_fedmed.config import PartitionName, TaskKind
 from dp_fedmed.data import Records
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.evidence.calibration import Scored, UsualScores, halves, same_mix
 from dp_fedmed.evidence.claim import Claim, client_claim, record_claim
 from dp_fedmed.evidence.finished_run import FinishedRun

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dp_fedmed.config import ConfigError
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.privacy.auditing import gaussian_lower_bound
 from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream, Purpose
 from dp_fedmed.site.keys import RoundSecrets

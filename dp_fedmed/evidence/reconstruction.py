@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_fedmed.config import Config, ConfigError, OptimizerName, TaskKind, compose
+from dp_fedmed.config import Config, OptimizerName, TaskKind, compose
 from dp_fedmed.data import load_data
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.evidence.curious_server import Observed, observe
 from dp_fedmed.evidence.gradient_inversion import inferred_labels, invert_update
 from dp_fedmed.evidence.image_quality import Images, paired, psnr, ssim

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from dp_fedmed.config import Config, ConfigError, TaskKind
+from dp_fedmed.config import Config, TaskKind
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.evidence.audited_run import OVER, Outcome, Target, run_dirac
 from dp_fedmed.evidence.black_box import most_canaries, run_black_box
 from dp_fedmed.evidence.findings import (

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dp_fedmed.config import ConfigError
 from dp_fedmed.data import Records
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.evidence.finished_run import FinishedRun
 from dp_fedmed.learning.anomaly.learner import AnomalyLearner
 from dp_fedmed.learning.networks.learner import GradientLearner

@@ -17,15 +17,12 @@ from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 from torch import nn
 
+from dp_fedmed.errors import ArrayError
 from dp_fedmed.federation.flower_compat import make_array
 
 State = dict[str, np.ndarray[Any, Any]]
 
 MOST_HEADER = 4096  # bytes before the numbers of an array; ours take 128
-
-
-class ArrayError(ValueError):
-    """Arrays that do not fit the model; the message names the array."""
 
 
 def to_record(state: Mapping[str, np.ndarray[Any, Any]]) -> ArrayRecord:

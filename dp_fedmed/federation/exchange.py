@@ -15,6 +15,7 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from dp_fedmed.engines.local_grid import ENGINE_ERROR, LocalGrid
+from dp_fedmed.errors import EngineLost
 from dp_fedmed.federation.flower_compat import SERVER_NODE_ID
 from dp_fedmed.federation.stopping import StopRequest
 
@@ -23,10 +24,6 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.05
 ABSENCE_SECONDS = 30.0
 OFFLINE = "it is offline: see whether its SuperNode runs and reaches the SuperLink"
-
-
-class EngineLost(RuntimeError):
-    """A worker of the engine is gone, and the engine does not replace it."""
 
 
 def exchange(

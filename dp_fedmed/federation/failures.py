@@ -7,23 +7,10 @@ from __future__ import annotations
 
 import re
 
-from dp_fedmed.config import ConfigError
+from dp_fedmed.errors import ConfigError, SiteRefused
 
 MOST_SHOWN, MOST_REFUSED = 200, 1000
 _PATH = re.compile(r"""(?:[A-Za-z]:)?(?:[/\\][^\s/\\'"<>:,;()]+){2,}[/\\]?""")
-
-
-class SiteRefused(ConfigError):
-    """A site cannot take part, for a reason that holds in every round.
-
-    Args:
-        message: for whoever runs the site.
-        told: the reason as the server may know it: no record, path or number of the site's.
-    """
-
-    def __init__(self, message: str, told: str) -> None:
-        super().__init__(message)
-        self.told = told
 
 
 def describe_failure(error: Exception) -> str:

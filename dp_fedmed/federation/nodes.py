@@ -17,9 +17,9 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from dp_fedmed.config import ConfigError
 from dp_fedmed.engines.local_grid import ENGINE_ERROR, LocalGrid
-from dp_fedmed.federation.exchange import EngineLost, exchange
+from dp_fedmed.errors import ConfigError, EngineLost, NodeError
+from dp_fedmed.federation.exchange import exchange
 from dp_fedmed.federation.failures import from_peer, one_line
 
 logger = logging.getLogger(__name__)
@@ -31,10 +31,6 @@ REFUSAL = "refusal"  # in an answer: why the client cannot take part
 POLL_SECONDS = 0.2
 TRIES = 3  # to introduce oneself; a worker that dies costs one
 MOST_RECORDS = 10**9  # that one client may say it has
-
-
-class NodeError(ConfigError):
-    """The federation's nodes are not what the configuration says."""
 
 
 def client_name(node_config: Mapping[str, Any]) -> str:

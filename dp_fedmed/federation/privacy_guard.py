@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from flwr.app import ConfigRecord
 
-from dp_fedmed.config import Config, ConfigError
+from dp_fedmed.config import Config
+from dp_fedmed.errors import BudgetSpent, ConfigError
 from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.federation.run_account import RunAccount
 from dp_fedmed.planning.plan import PrivacyPlan, Spent
@@ -14,10 +15,6 @@ from dp_fedmed.run.journal import Charge, Journal
 
 MOST_ANSWERS = 16
 REPORTED = ("noise_multiplier", "sample_rate", "steps")
-
-
-class BudgetSpent(RuntimeError):
-    """The next round does not fit into a budget."""
 
 
 class PrivacyGuard(RunAccount):

@@ -9,10 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Interrupted(RuntimeError):
-    """The user asked the run to stop, and its round is over."""
-
-
 class StopRequest:
     """What the user has asked for so far. Before and after training, a stop is at once.
 

@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from dp_fedmed.config import FederationConfig, Weighting
+from dp_fedmed.errors import Interrupted, TooFewClients
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.exchange import exchange
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
@@ -28,7 +29,7 @@ from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.federation.replies import LARGEST_NORM, checked_metrics, counted_examples, refusal
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
-from dp_fedmed.federation.stopping import Interrupted, StopRequest
+from dp_fedmed.federation.stopping import StopRequest
 from dp_fedmed.learning.server_step import ServerStep
 from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
 from dp_fedmed.privacy.streams.noise import Purpose
@@ -42,10 +43,6 @@ logger = logging.getLogger(__name__)
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 MOST_WARNINGS = 10  # different ones about one client; more would let it fill the log
-
-
-class TooFewClients(RuntimeError):
-    """A round ended with fewer usable replies than `federation.min_clients`."""
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dp_fedmed.config import ConfigError
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.models.frozen import FilterBank
 from dp_fedmed.privacy.streams.reproducible import derive_seed
 

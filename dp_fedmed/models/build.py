@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from dp_fedmed.config import ConfigError, ModelConfig
+from dp_fedmed.config import ModelConfig
 from dp_fedmed.config.named_code import import_named
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.models import torchvision_networks
 from dp_fedmed.privacy.streams.reproducible import derive_seed
 

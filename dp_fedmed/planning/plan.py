@@ -12,14 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dp_fedmed.config import (
-    AccountantName,
-    Calibration,
-    Config,
-    ConfigError,
-    TaskKind,
-    TrainingConfig,
-)
+from dp_fedmed.config import AccountantName, Calibration, Config, TaskKind, TrainingConfig
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.privacy import (
     History,

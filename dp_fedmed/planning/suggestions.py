@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dp_fedmed.config import AccountantName, Config, ConfigError, SamplerName, get
+from dp_fedmed.config import AccountantName, Config, SamplerName, get
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation.sampling import make_sampler
 from dp_fedmed.planning.forecast import Forecast, at_delta
 from dp_fedmed.planning.plan import make_plan, with_accountant

@@ -19,15 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dp_fedmed.errors import LedgerError
 from dp_fedmed.privacy.streams.keys import MacKey, sync_folder
 
 _GENESIS: Final = b"dp_fedmed ledger v1"
 _SEAL: Final = re.compile(rb',"mac":"([0-9a-f]{64})"\}')
 _SEAL_BYTES: Final = len(',"mac":""}') + 64
-
-
-class LedgerError(RuntimeError):
-    """A ledger that cannot be trusted; the message names the file and what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

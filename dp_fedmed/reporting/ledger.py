@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from dp_fedmed.commands import EXIT_FINDING, EXIT_STOPPED
+from dp_fedmed.errors import EXIT_FINDING, EXIT_STOPPED
 from dp_fedmed.run.verify import LedgerView
 
 WORST_CASE = (

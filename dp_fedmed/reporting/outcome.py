@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from dp_fedmed.config import Config, ConfigError, better
+from dp_fedmed.config import Config, better
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.reporting import promises
 from dp_fedmed.reporting.run_facts import RunFacts, is_run, read_run
 from dp_fedmed.reporting.words import rounded_up

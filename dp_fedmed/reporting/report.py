@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dp_fedmed.config import ConfigError
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.reporting.run_facts import is_run, read_run
 from dp_fedmed.sweeps.facts import is_sweep, read_sweep
 

@@ -307,9 +307,7 @@ def _is_compared(target: dict[str, Any]) -> bool:
 
 def _ledger(path: Path) -> LedgerFacts:
     """The head of a ledger that was checked; else what the last checkpoint says of it."""
-    from dp_fedmed.config import ConfigError
-    from dp_fedmed.privacy.ledger import LedgerError
-    from dp_fedmed.run.checkpoint import CheckpointError
+    from dp_fedmed.errors import CheckpointError, ConfigError, LedgerError
     from dp_fedmed.run.verify import LedgerView
 
     said = checkpoint_head(path)

@@ -21,6 +21,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from dp_fedmed.errors import CheckpointError
 from dp_fedmed.privacy.ledger import Head
 from dp_fedmed.privacy.streams.keys import TEMPORARY, sync_folder
 from dp_fedmed.run.durable import reach, sweep, sync_all
@@ -33,10 +34,6 @@ ABANDONED = "abandoned"
 FOLDER = re.compile(r"round_(\d{4,})")
 
 State = dict[str, np.ndarray[Any, Any]]
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be continued from; the message names the file."""
 
 
 @dataclass(frozen=True, kw_only=True)

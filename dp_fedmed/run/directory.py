@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from dp_fedmed.config import Config, ConfigError
+from dp_fedmed.config import Config
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.run.checkpoint import to_bytes
 from dp_fedmed.run.durable import LOCK_FILE, write_file
 

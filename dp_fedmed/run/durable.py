@@ -15,13 +15,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from dp_fedmed.errors import RunLocked
 from dp_fedmed.privacy.streams.keys import TEMPORARY, sync_folder
 
 LOCK_FILE = ".lock"
-
-
-class RunLocked(RuntimeError):
-    """Another process works on this run directory."""
 
 
 def _keep_going(point: str) -> None:

@@ -18,8 +18,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from dp_fedmed.errors import LedgerError
 from dp_fedmed.privacy import PrivacyEvent
-from dp_fedmed.privacy.ledger import Ledger, LedgerError, Record
+from dp_fedmed.privacy.ledger import Ledger, Record
 from dp_fedmed.privacy.streams.digests import array_digest, length_prefixed
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.run.data_ledger import DataLedger

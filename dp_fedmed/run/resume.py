@@ -11,15 +11,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dp_fedmed.config import Config, ConfigError, PrivacyStyle, from_yaml
+from dp_fedmed.config import Config, PrivacyStyle, from_yaml
 from dp_fedmed.config.arithmetic import (
     changed,
     describe_changes,
     refuse_other_run,
     rests_on,
 )
+from dp_fedmed.errors import ConfigError, LedgerError, RunFinished
 from dp_fedmed.planning.plan import PrivacyPlan
-from dp_fedmed.privacy.ledger import Ledger, LedgerError
+from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.run.checkpoint import CheckpointStore
@@ -39,10 +40,6 @@ from dp_fedmed.site.keys import LEDGER_KEY_FILE, NOISE_KEYS, SECRET_FOLDER, key_
 logger = logging.getLogger(__name__)
 
 NEW_PHASE = "continue as a new phase with new_phase=true"
-
-
-class RunFinished(RuntimeError):
-    """There is nothing left to do; the message says how to go on all the same."""
 
 
 @dataclass

@@ -16,16 +16,24 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
-from dp_fedmed.config import Clipping, Config, ConfigError, PrivacyStyle, better
+from dp_fedmed.config import Clipping, Config, PrivacyStyle, better
 from dp_fedmed.data import load_data, training_parts
 from dp_fedmed.data.registry import refuse_other_kind
+from dp_fedmed.errors import (
+    ArrayError,
+    BudgetSpent,
+    CheckpointError,
+    ConfigError,
+    EngineLost,
+    Interrupted,
+    TooFewClients,
+)
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.exchange import EngineLost
 from dp_fedmed.federation.nodes import Node, check_ready
-from dp_fedmed.federation.privacy_guard import BudgetSpent, PrivacyGuard
+from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import Sampler, make_sampler
-from dp_fedmed.federation.stopping import Interrupted, StopRequest
-from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients
+from dp_fedmed.federation.stopping import StopRequest
+from dp_fedmed.federation.strategy import DPStrategy, RoundRecord
 from dp_fedmed.learning import make_learner
 from dp_fedmed.learning.fairness import fairness
 from dp_fedmed.planning.outlook import warnings_of_run
@@ -35,7 +43,7 @@ from dp_fedmed.reporting.display import Display
 from dp_fedmed.reporting.plots import plot_metrics
 from dp_fedmed.reporting.privacy_card import write_card
 from dp_fedmed.reporting.sites import describe_sites
-from dp_fedmed.run.checkpoint import Checkpoint, CheckpointError
+from dp_fedmed.run.checkpoint import Checkpoint
 from dp_fedmed.run.directory import PARTITION_FILE, REPORT_FILE
 from dp_fedmed.run.environment import ENVIRONMENT_FILE, environment_after
 from dp_fedmed.run.participation import PARTICIPATION_FILE, Participation
@@ -181,7 +189,7 @@ class ServerRun:
         try:
             # In the model's own order, which digests depend on and safetensors does not keep.
             model = model_arrays.checked(record, self.learner.initial())
-        except model_arrays.ArrayError as error:
+        except ArrayError as error:
             raise CheckpointError(
                 f"{self.directory.path / 'last'} does not fit the model of the settings: {error}"
             ) from None

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from dp_fedmed.config import from_yaml
+from dp_fedmed.errors import CheckpointError, LedgerError
 from dp_fedmed.federation.run_account import RunAccount
 from dp_fedmed.planning.plan import PrivacyPlan
 from dp_fedmed.privacy import PrivacyEvent
-from dp_fedmed.privacy.ledger import Ledger, LedgerError, Record
+from dp_fedmed.privacy.ledger import Ledger, Record
 from dp_fedmed.privacy.streams.keys import MacKey
-from dp_fedmed.run.checkpoint import CheckpointError, CheckpointStore, folder_name
+from dp_fedmed.run.checkpoint import CheckpointStore, folder_name
 from dp_fedmed.run.directory import CONFIG_FILE, REPORT_FILE
 from dp_fedmed.run.journal import CHARGE, CLOSE, COMMIT, Charge
 from dp_fedmed.run.resume import client_ledgers, history_of, open_ledger

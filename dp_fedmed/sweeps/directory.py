@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_fedmed import __version__
-from dp_fedmed.config import ConfigError
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.run.directory import CONFIG_FILE, refuse_foreign
 from dp_fedmed.run.durable import RunLock, write_file
 from dp_fedmed.run.store import LEDGER_FILE, RELEASES

@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from dp_fedmed.config import Config, ConfigError, EngineName
+from dp_fedmed.config import Config, EngineName
 from dp_fedmed.config.resume import stored_settings
+from dp_fedmed.errors import sentence_of
 from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob, clear_unbegun, has_begun
 from dp_fedmed.sweeps.results import Row, failed_row, final_line, result_row
 
@@ -42,7 +43,7 @@ class JobRunner:
 
     def __call__(self, job: SweepJob, tell: Tell) -> Row | None:
         """The job's row; None if it was interrupted."""
-        from dp_fedmed.run.resume import RunFinished
+        from dp_fedmed.errors import RunFinished
 
         started = time.perf_counter()
         path = self.directory.run_dir(job.number)
@@ -103,13 +104,7 @@ def with_workers(config: Config, workers: int) -> Config:
 
 def describe_error(error: Exception) -> str:
     """A refusal's own sentence; for anything else also what kind of error it is."""
-    from dp_fedmed.cli import is_refusal
-
-    if isinstance(error, ConfigError):
-        return error.whole()  # in the sweep's own folder; its page leaves folders out
-    if is_refusal(error):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
+    return sentence_of(error) or f"{type(error).__name__}: {error}"
 
 
 def _run(config: Config, tell: Tell) -> RunResult:

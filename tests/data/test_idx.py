@@ -4,8 +4,9 @@ import struct
 import numpy as np
 import pytest
 
-from dp_fedmed.config import ConfigError, DataConfig
+from dp_fedmed.config import DataConfig
 from dp_fedmed.data import idx, load_data
+from dp_fedmed.errors import ConfigError
 
 
 def encode(array):

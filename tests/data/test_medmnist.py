@@ -4,8 +4,9 @@ import types
 import numpy as np
 import pytest
 
-from dp_fedmed.config import ConfigError, DataConfig
+from dp_fedmed.config import DataConfig
 from dp_fedmed.data import load_data
+from dp_fedmed.errors import ConfigError
 
 
 def arrays(shape=(28, 28), columns=1, dtype=np.uint8):

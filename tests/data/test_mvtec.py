@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dp_fedmed.config import ConfigError, DataConfig
+from dp_fedmed.config import DataConfig
 from dp_fedmed.data import load_data
+from dp_fedmed.errors import ConfigError
 
 
 def save(file, array):

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_fedmed.config import ConfigError, DataConfig, PartitionConfig, PartitionName
+from dp_fedmed.config import DataConfig, PartitionConfig, PartitionName
 from dp_fedmed.data import load_data, partition
 from dp_fedmed.data.partitioning import _dirichlet_draw, partition_labels
+from dp_fedmed.errors import ConfigError
 from tests.studies import study, whole
 
 ROOT = Path(__file__).resolve().parents[2]

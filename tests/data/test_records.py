@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from dp_fedmed.config import ConfigError
 from dp_fedmed.data import DataSet, Records
+from dp_fedmed.errors import ConfigError
 
 IMAGES = np.zeros((4, 1, 8, 8), np.uint8)
 IDS = np.array([0, 1, 1, 0])

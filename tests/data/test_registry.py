@@ -6,16 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dp_fedmed.config import (
-    ConfigError,
-    DataConfig,
-    PartitionConfig,
-    PartitionName,
-    compose,
-    conf_dir,
-)
+from dp_fedmed.config import DataConfig, PartitionConfig, PartitionName, compose, conf_dir
 from dp_fedmed.data import LOADERS, DataSet, Records, load_data
 from dp_fedmed.data.registry import find_loader, refuse_other_kind
+from dp_fedmed.errors import ConfigError
 
 
 def tiny(config: DataConfig, seed: int) -> DataSet:

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_fedmed.config import ConfigError
 from dp_fedmed.data import Records, split_client, split_records
 from dp_fedmed.data.splits import stratified_cut
+from dp_fedmed.errors import ConfigError
 from tests.studies import study
 
 

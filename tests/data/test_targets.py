@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dp_fedmed.config import ConfigError, DataConfig, PartitionConfig, PartitionName
+from dp_fedmed.config import DataConfig, PartitionConfig, PartitionName
 from dp_fedmed.data import DataSet, Records, Target, load_data, partition, split_records
 from dp_fedmed.data.tabular import DIABETES_RANGES, PROGRESSION
+from dp_fedmed.errors import ConfigError
 
 DOSE = Target(low=0.0, high=10.0, name="dose", unit="mg")
 

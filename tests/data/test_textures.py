@@ -3,10 +3,11 @@ import time
 import numpy as np
 import pytest
 
-from dp_fedmed.config import ConfigError, DataConfig, PartitionConfig
+from dp_fedmed.config import DataConfig, PartitionConfig
 from dp_fedmed.config.schema import PartitionName
 from dp_fedmed.data import load_data, partition
 from dp_fedmed.data.textures import CATEGORIES, DEFECTS, load_textures, normal_images
+from dp_fedmed.errors import ConfigError
 
 
 def textures(n=120, size=32, seed=0):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from dp_fedmed import cli
-from dp_fedmed.config import Config, ConfigError, compose
+from dp_fedmed.config import Config, compose
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.evidence import canaries
 from dp_fedmed.evidence.audit import (
     CanaryKind,

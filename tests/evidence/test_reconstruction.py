@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dp_fedmed.cli import main
-from dp_fedmed.config import ConfigError
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.evidence import bank_reconstruction, reconstruction
 from dp_fedmed.evidence.bank_reconstruction import look_into_answer, mosaics
 from dp_fedmed.evidence.curious_server import observe

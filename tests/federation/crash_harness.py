@@ -27,11 +27,11 @@ import torch
 
 from dp_fedmed.config import compose
 from dp_fedmed.engines.running import run_federation
+from dp_fedmed.errors import RunFinished
 from dp_fedmed.reporting import anomaly_sheet
 from dp_fedmed.run import durable, server_run
 from dp_fedmed.run.checkpoint import folder_name
 from dp_fedmed.run.journal import CHARGE
-from dp_fedmed.run.resume import RunFinished
 from dp_fedmed.run.verify import LedgerView
 from tests.composition import remembering
 

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from dp_fedmed.config import Config, ConfigError, compose, from_run_config
-from dp_fedmed.federation.privacy_guard import BudgetSpent, PrivacyGuard
+from dp_fedmed.config import Config, compose, from_run_config
+from dp_fedmed.errors import BudgetRefused, BudgetSpent, ConfigError
+from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import AllSampler, PoissonSampler
 from dp_fedmed.planning.outlook import warnings_of_run
 from dp_fedmed.planning.plan import ClientPlan, PrivacyPlan, Spent, make_plan
@@ -31,7 +32,7 @@ from dp_fedmed.run.journal import Charge, Journal
 from dp_fedmed.run.privacy_report import checkpoint_section, privacy_report
 from dp_fedmed.run.shared_events import from_entries
 from dp_fedmed.run.verify import LedgerView
-from dp_fedmed.site.ledger import Asked, Budget, BudgetRefused, ClientLedger
+from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
 
 
 def client(sigma: float = 5.0, *, q: float = 1.0, steps: int = 1, **more: int) -> ClientPlan:

@@ -12,9 +12,10 @@ from flwr.app import ConfigRecord
 from safetensors.numpy import load_file
 
 from dp_fedmed import client_app
-from dp_fedmed.config import Config, ConfigError, compose
+from dp_fedmed.config import Config, compose
 from dp_fedmed.data import DataSet, Records, load_data, partition
 from dp_fedmed.engines.running import run_federation
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.learning import LocalRound, make_learner, make_work
 from dp_fedmed.learning.anomaly.learner import AnomalyWork

@@ -10,9 +10,10 @@ import pytest
 from flwr.app import ConfigRecord
 from safetensors.numpy import load_file
 
-from dp_fedmed.config import Config, ConfigError, compose
+from dp_fedmed.config import Config, compose
 from dp_fedmed.data import Records, load_data
 from dp_fedmed.engines.running import run_federation
+from dp_fedmed.errors import BudgetRefused, ConfigError
 from dp_fedmed.learning import LocalRound, make_learner, make_work
 from dp_fedmed.learning.anomaly.detector import BANK, Detector
 from dp_fedmed.learning.anomaly.steps import NoisyRowsStep
@@ -22,7 +23,7 @@ from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream
 from dp_fedmed.run.journal import CHARGE, RELEASE
 from dp_fedmed.run.verify import LedgerView
 from dp_fedmed.site.keys import RoundSecrets
-from dp_fedmed.site.ledger import Asked, Budget, BudgetRefused, ClientLedger
+from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
 from tests.conftest import without_privacy_unless_given
 from tests.federation.anomaly_runs import FIXED_NOISE, report_of
 

@@ -7,13 +7,8 @@ import pytest
 from flwr.app import Array, ArrayRecord
 from torch import nn
 
-from dp_fedmed.federation.arrays import (
-    ArrayError,
-    ModelState,
-    checked,
-    from_record,
-    to_record,
-)
+from dp_fedmed.errors import ArrayError
+from dp_fedmed.federation.arrays import ModelState, checked, from_record, to_record
 
 LIKE = {"w": np.zeros((2, 3), np.float32), "s": np.zeros((), np.float32)}
 

@@ -12,15 +12,9 @@ import pytest
 from flwr.app import RecordDict
 from scipy import stats
 
-from dp_fedmed.config import (
-    Clipping,
-    Config,
-    ConfigError,
-    SamplerName,
-    UserPrivacyConfig,
-    compose,
-)
+from dp_fedmed.config import Clipping, Config, SamplerName, UserPrivacyConfig, compose
 from dp_fedmed.engines.local_grid import LocalGrid
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.nodes import wait_for_nodes
 from dp_fedmed.federation.privacy_guard import PrivacyGuard

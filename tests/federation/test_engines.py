@@ -19,8 +19,9 @@ import torch
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from dp_fedmed.config import Config, ConfigError, compose
+from dp_fedmed.config import Config, compose
 from dp_fedmed.engines.running import run_federation
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation.flower_compat import RAY_ADDRESS, RAY_LOOPBACK, run_on_ray
 from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.reporting.display import LogDisplay

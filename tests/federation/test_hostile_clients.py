@@ -19,8 +19,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from dp_fedmed.client_app import ClientRuntime, build_client_app
 from dp_fedmed.config import Config, compose
 from dp_fedmed.engines.local_grid import FIRST_NODE_ID, LocalGrid
+from dp_fedmed.errors import NodeError
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.nodes import NodeError, wait_for_nodes
+from dp_fedmed.federation.nodes import wait_for_nodes
 from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.privacy.streams.noise import NoiseStream
 from dp_fedmed.reporting.display import LogDisplay

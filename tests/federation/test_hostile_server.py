@@ -15,7 +15,8 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from dp_fedmed.client_app import ClientRuntime, build_client_app
-from dp_fedmed.config import ConfigError, compose, from_run_config
+from dp_fedmed.config import compose, from_run_config
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation import flower_compat
 from dp_fedmed.planning.plan import sample_rate, steps_per_round

@@ -16,7 +16,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from dp_fedmed.engines.local_grid import FIRST_NODE_ID, LocalGrid
-from dp_fedmed.federation.nodes import NodeError, wait_for_nodes
+from dp_fedmed.errors import NodeError
+from dp_fedmed.federation.nodes import wait_for_nodes
 from tests.federation import apps
 
 

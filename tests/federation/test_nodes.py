@@ -14,18 +14,18 @@ import pytest
 
 from dp_fedmed import cli
 from dp_fedmed.client_app import ClientRuntime
-from dp_fedmed.config import Config, ConfigError, PrivacyStyle, TaskKind
+from dp_fedmed.config import Config, PrivacyStyle, TaskKind
 from dp_fedmed.data import Records
 from dp_fedmed.engines.running import run_federation
+from dp_fedmed.errors import BudgetRefused, ConfigError, NodeError
 from dp_fedmed.federation.exchange import OFFLINE
-from dp_fedmed.federation.nodes import NodeError
 from dp_fedmed.learning import LocalRound
 from dp_fedmed.learning.networks.learner import GradientLearner, GradientWork
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.run.server_run import RunResult
 from dp_fedmed.server_app import serve
-from dp_fedmed.site.ledger import Asked, Budget, BudgetRefused, ClientLedger
+from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
 from dp_fedmed.site.records import refuse_unfit
 from tests.evidence.broken import Patches
 from tests.federation.sites import WORDS, Sites, settings

@@ -11,10 +11,11 @@ import pytest
 
 from dp_fedmed import client_app
 from dp_fedmed.cli import main
-from dp_fedmed.config import ConfigError, better, compose
+from dp_fedmed.config import better, compose
 from dp_fedmed.data import load_data
 from dp_fedmed.data.registry import refuse_other_kind
 from dp_fedmed.engines.running import run_federation
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.evidence.finished_run import FinishedRun
 from dp_fedmed.evidence.membership import attack_run
 from dp_fedmed.evidence.reconstruction import compose_for

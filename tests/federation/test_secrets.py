@@ -261,7 +261,7 @@ def test_a_sites_keys_are_for_its_owner_even_without_a_umask(tmp_path: Path) -> 
 
 
 def test_a_state_directory_that_others_may_read_is_refused(tmp_path: Path) -> None:
-    from dp_fedmed.config import ConfigError
+    from dp_fedmed.errors import ConfigError
     from dp_fedmed.site.keys import client_key
 
     state = tmp_path / "state"

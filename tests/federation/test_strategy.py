@@ -12,10 +12,11 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from dp_fedmed.config import FederationConfig, ServerOptimizerName, Weighting
 from dp_fedmed.engines.local_grid import LocalGrid
+from dp_fedmed.errors import TooFewClients
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.nodes import wait_for_nodes
 from dp_fedmed.federation.sampling import AllSampler
-from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, TooFewClients
+from dp_fedmed.federation.strategy import DPStrategy, RoundRecord
 from tests.federation import apps
 
 CLIENTS = 4

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from dp_fedmed.client_app import ClientRuntime, build_client_app
-from dp_fedmed.config import Config, ConfigError, compose
+from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data
 from dp_fedmed.engines.running import run_federation
-from dp_fedmed.federation.privacy_guard import BudgetSpent, PrivacyGuard
+from dp_fedmed.errors import BudgetSpent, ConfigError
+from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import AllSampler
 from dp_fedmed.learning.networks import per_sample, record_check
 from dp_fedmed.planning.plan import (
@@ -432,7 +433,7 @@ def test_one_sum_at_two_noise_scales_does_not_share_its_noise(small: Callable[..
 
 
 def test_a_client_refuses_noise_that_breaks_its_budget(small: Callable[..., Config]) -> None:
-    from dp_fedmed.site.ledger import BudgetRefused
+    from dp_fedmed.errors import BudgetRefused
 
     whole = ["training.batch_size=100000", "training.local_steps=1", "federation.num_rounds=1"]
     config = small("privacy=sample", *FIXED, "privacy.noise_seed=3", *whole)
@@ -446,7 +447,7 @@ def test_a_client_refuses_noise_that_breaks_its_budget(small: Callable[..., Conf
 
 
 def test_a_client_refuses_a_server_whose_ledger_went_back(small: Callable[..., Config]) -> None:
-    from dp_fedmed.site.ledger import ServerRefused
+    from dp_fedmed.errors import ServerRefused
 
     config = small("privacy=sample", *FIXED, "privacy.noise_seed=3", "federation.num_rounds=1")
     ask_client(config, 50.0, ledger=7)

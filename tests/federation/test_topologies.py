@@ -12,8 +12,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from dp_fedmed.client_app import ClientRuntime
-from dp_fedmed.config import Config, ConfigError, compose
+from dp_fedmed.config import Config, compose
 from dp_fedmed.engines.running import run_federation
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.learning.local_only import part_of
 from dp_fedmed.run.verify import LedgerView
 from tests.studies import STUDY

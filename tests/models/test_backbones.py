@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from dp_fedmed.config import ConfigError
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.models.backbones import DEFAULT_LAYERS, Backbone, make_backbone, tiny_network
 
 NAMES = ("wide_resnet50_2", "resnet18", "mobilenet_v2")

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from dp_fedmed.config import ConfigError, ModelConfig
+from dp_fedmed.config import ModelConfig
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.models import build_model, layer_problems
 
 HERE = __name__

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp_fedmed.privacy.ledger import Head, Ledger, LedgerError
+from dp_fedmed.errors import LedgerError
+from dp_fedmed.privacy.ledger import Head, Ledger
 from dp_fedmed.privacy.streams.keys import MacKey
 
 KEY = MacKey(bytes(range(32)))

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dp_fedmed.cli import main
-from dp_fedmed.config import ConfigError
 from dp_fedmed.config.resume import stored_settings
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.reporting.display import ConsoleDisplay
 from dp_fedmed.reporting.outcome import metrics_table, other_run, promise_table
 from dp_fedmed.reporting.run_facts import read_run

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dp_fedmed.config import Config, ConfigError, compose
+from dp_fedmed.config import Config, compose
 from dp_fedmed.engines.running import run_federation
-from dp_fedmed.run.durable import RunLocked
+from dp_fedmed.errors import ConfigError, RunLocked
 from dp_fedmed.sweeps.directory import (
     SweepDirectory,
     clear_unbegun,

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dp_fedmed.config import ConfigError, GradMode, Loss, TaskConfig, TaskKind
+from dp_fedmed.config import GradMode, Loss, TaskConfig, TaskKind
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.learning.networks.dp_sgd import KeyedDPOptimizer
 from dp_fedmed.learning.networks.local_training import seed_dropout
 from dp_fedmed.learning.networks.per_sample import (

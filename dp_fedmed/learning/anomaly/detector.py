@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_fedmed.config import AnomalyConfig, Config, ConfigError, MechanismName, PrivacyStyle
+from dp_fedmed.config import AnomalyConfig, Config, MechanismName, PrivacyStyle
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.learning.anomaly.bank import MemoryBank
 from dp_fedmed.learning.anomaly.coreset import coreset_size
 from dp_fedmed.learning.anomaly.dp_gaussian import DPGaussian

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord
 
-from dp_fedmed.config import Config, ConfigError
+from dp_fedmed.config import Config
 from dp_fedmed.data import DataSet, Records
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.learning.anomaly.coreset import greedy_k_center

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
 
-from dp_fedmed.config import Config, ConfigError, GradMode
+from dp_fedmed.config import Config, GradMode
 from dp_fedmed.data import DataSet, Records
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.server_optimizer import ServerOptimizer

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from dp_fedmed.config import ConfigError, OptimizerName, TrainingConfig
+from dp_fedmed.config import OptimizerName, TrainingConfig
 from dp_fedmed.data.records import Records
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.learning.networks.task import Task, to_input, to_tensors
 
 CONVERTED_AT_ONCE = 2**24  # input values; larger sets stay bytes and are converted by batch

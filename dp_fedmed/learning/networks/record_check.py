@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dp_fedmed.config import ConfigError, GradMode
+from dp_fedmed.config import GradMode
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.learning.networks.dp_sgd import KeyedDPOptimizer
 from dp_fedmed.learning.networks.local_training import seed_dropout
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients, refuse_changed, state_of

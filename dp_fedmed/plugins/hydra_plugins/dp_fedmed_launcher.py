@@ -21,8 +21,8 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from rich.console import Console
 
-from dp_fedmed.commands import EXIT_STOPPED
-from dp_fedmed.config import Config, ConfigError, EngineName, given_by_user, refuse_in_vain
+from dp_fedmed.config import Config, EngineName, given_by_user, refuse_in_vain
+from dp_fedmed.errors import EXIT_STOPPED, ConfigError
 from dp_fedmed.sweeps.launcher import current
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from dp_fedmed.config import Clipping, ConfigError, UserPrivacyConfig
+from dp_fedmed.config import Clipping, UserPrivacyConfig
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.privacy.mechanisms.clipping import clip_l2
 from dp_fedmed.privacy.streams.noise import Purpose
 from dp_fedmed.run.journal import inputs_digest

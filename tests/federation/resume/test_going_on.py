@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dp_fedmed.config import ConfigError, compose
+from dp_fedmed.config import compose
 from dp_fedmed.engines.running import run_federation
+from dp_fedmed.errors import ConfigError, LedgerError, RunFinished
 from dp_fedmed.federation.strategy import RoundRecord
-from dp_fedmed.privacy.ledger import LedgerError
 from dp_fedmed.run import server_run
 from dp_fedmed.run.journal import CHARGE, COMMIT, REWIND
-from dp_fedmed.run.resume import RunFinished
 from dp_fedmed.run.verify import LedgerView
 from tests.federation.resume.runs import (
     SETTINGS,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dp_fedmed.config import ConfigError, compose
+from dp_fedmed.config import compose
 from dp_fedmed.engines.running import run_federation
-from dp_fedmed.run.resume import RunFinished
+from dp_fedmed.errors import ConfigError, RunFinished
 from dp_fedmed.run.verify import LedgerView
 from tests.federation.resume.runs import (
     SETTINGS,

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dp_fedmed.config import ConfigError, compose
+from dp_fedmed.config import compose
 from dp_fedmed.engines.running import run_federation
+from dp_fedmed.errors import CheckpointError, ConfigError, RunLocked
 from dp_fedmed.run import durable, server_run
-from dp_fedmed.run.checkpoint import CheckpointError
-from dp_fedmed.run.durable import RunLock, RunLocked
+from dp_fedmed.run.durable import RunLock
 from dp_fedmed.run.resume import resume_run
 from dp_fedmed.run.verify import LedgerView
 from tests.federation.resume.runs import (
