@@ -1,0 +1,1 @@
+"""One site: its runtime, its own ledger, rules and keys."""
