@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.rows import Row
+from dp_fedmed import crash_points
 from dp_fedmed.config import compose
 from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation.strategy import RoundRecord
@@ -17,7 +18,6 @@ from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.reporting.display import LogDisplay
-from dp_fedmed.run import durable
 from dp_fedmed.run.journal import Charge, Journal
 
 ROUNDS, RECORDS = 40, 10_000
@@ -95,10 +95,10 @@ def _start_cost(folder: Path) -> float:
         if point == "training:before":
             reached.append(time.perf_counter())
 
-    durable.at_point, before = note, durable.at_point
+    crash_points.at_crash_point, before = note, crash_points.at_crash_point
     begun = time.perf_counter()
     run_federation(compose([f"run_dir={folder}/run", "resume=last"]), _StopAfter(49))
-    durable.at_point = before
+    crash_points.at_crash_point = before
     return reached[0] - begun
 
 

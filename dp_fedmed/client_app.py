@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from dp_fedmed.config import Config, TaskKind, Topology, from_run_config
+from dp_fedmed.crash_points import crash_point
 from dp_fedmed.data import DataSet, Records, in_proportion, load_data, training_parts
 from dp_fedmed.data.clients import client_indices, deployed_records
 from dp_fedmed.data.registry import refuse_other_kind
@@ -25,7 +26,6 @@ from dp_fedmed.federation.nodes import OWN_DATA, REFUSAL, client_name
 from dp_fedmed.federation.private_log import keep_failure
 from dp_fedmed.learning import LocalRound, make_work
 from dp_fedmed.planning.plan import default_delta
-from dp_fedmed.run.durable import reach
 from dp_fedmed.site.keys import (
     RoundSecrets,
     client_folder,
@@ -184,7 +184,7 @@ class ClientRuntime:
         )
         ledger, budget = self._ledger(node, work.name), self._budget(count, node)
         ledger.charge(asked, plan, budget)
-        reach("client:charged")
+        crash_point("client:charged")
         secrets = RoundSecrets(
             key=key,
             run=str(told["streams"]),

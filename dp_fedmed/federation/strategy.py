@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from dp_fedmed.config import FederationConfig, Weighting
+from dp_fedmed.crash_points import crash_point
 from dp_fedmed.errors import Interrupted, TooFewClients
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.exchange import exchange
@@ -34,7 +35,6 @@ from dp_fedmed.learning.server_step import ServerStep
 from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
 from dp_fedmed.privacy.streams.noise import Purpose
 from dp_fedmed.privacy.streams.reproducible import stream
-from dp_fedmed.run.durable import reach
 from dp_fedmed.run.journal import StoredRelease
 from dp_fedmed.site.keys import RoundSecrets
 
@@ -148,7 +148,7 @@ class DPStrategy(Strategy):
             messages = self.configure_train(
                 server_round, self.arrays, train_config or ConfigRecord(), grid
             )
-            reach("training:before")
+            crash_point("training:before")
             replies = self._exchange(grid, messages, timeout, self._shown)
             released, train_metrics = self.aggregate_train(server_round, replies)
             if released is not None:

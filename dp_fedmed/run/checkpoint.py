@@ -21,10 +21,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from dp_fedmed.crash_points import crash_point
 from dp_fedmed.errors import CheckpointError
 from dp_fedmed.privacy.ledger import Head
 from dp_fedmed.privacy.streams.keys import TEMPORARY, sync_folder
-from dp_fedmed.run.durable import reach, sweep, sync_all
+from dp_fedmed.run.durable import sweep, sync_all
 
 SCHEMA = 1
 CHECKPOINT_FILE = "checkpoint.json"
@@ -89,12 +90,12 @@ class CheckpointStore:
         try:
             for name, content in files.items():
                 (temporary / name).write_bytes(content)
-                reach(f"checkpoint:{name}")
+                crash_point(f"checkpoint:{name}")
             temporary.chmod(0o755)
             sync_all([*(temporary / name for name in files), temporary])
-            reach("checkpoint:synced")
+            crash_point("checkpoint:synced")
             temporary.rename(target)
-            reach("checkpoint:renamed")
+            crash_point("checkpoint:renamed")
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise

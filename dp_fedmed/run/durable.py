@@ -1,4 +1,4 @@
-"""Files that are whole or not there, one process per run directory, and points to crash at.
+"""Files that are whole or not there, and one process per run directory.
 
 Everything that must survive `kill -9` or a power cut goes through here.
 """
@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,19 +19,6 @@ from dp_fedmed.errors import RunLocked
 from dp_fedmed.privacy.streams.keys import TEMPORARY, sync_folder
 
 LOCK_FILE = ".lock"
-
-
-def _keep_going(point: str) -> None:
-    """The ordinary thing to do at a crash point: nothing."""
-
-
-#: Called with a name at every point of a round where a crash is worth a test.
-at_point: Callable[[str], None] = _keep_going
-
-
-def reach(point: str) -> None:
-    """Say that execution has come to a point; tests kill the process at one of them."""
-    at_point(point)
 
 
 def write_file(target: Path, content: bytes, *, mode: int = 0o644, durable: bool = True) -> None:

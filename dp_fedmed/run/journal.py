@@ -18,13 +18,14 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from dp_fedmed.crash_points import crash_point
 from dp_fedmed.errors import LedgerError
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy.ledger import Ledger, Record
 from dp_fedmed.privacy.streams.digests import array_digest, length_prefixed
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.run.data_ledger import DataLedger
-from dp_fedmed.run.durable import reach, sweep, write_file
+from dp_fedmed.run.durable import sweep, write_file
 from dp_fedmed.run.shared_events import from_entries, to_entries
 
 OPEN, CONFIG, PHASE, REWIND, CLOSE = "OPEN", "CONFIG", "PHASE", "REWIND", "CLOSE"
@@ -151,11 +152,11 @@ class Journal:
 
     def charge(self, charge: Charge) -> Charge:
         """Write a charge down, on disk before this returns."""
-        reach("charge:before")
+        crash_point("charge:before")
         record = self.ledger.append(CHARGE, charge.body())
         written = replace(charge, number=record.number)
         self._share(written)
-        reach("charge:after")
+        crash_point("charge:after")
         self._add(written)
         if not charge.again:
             self.current = written
@@ -226,11 +227,11 @@ class Journal:
         metadata = {**told, "seal": self._seal(told, result)}
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         arrays = {name: np.ascontiguousarray(value) for name, value in average.items()}
-        reach("release:before")
+        crash_point("release:before")
         write_file(self._file(charge), save(arrays, metadata=metadata), mode=0o600)
-        reach("release:file")
+        crash_point("release:file")
         self._append_release(charge, inputs, result)
-        reach("release:after")
+        crash_point("release:after")
 
     def commit(self, server_round: int, checkpoint: str, *, durable: bool = False) -> None:
         """Say that a round's checkpoint is durable; on disk with the next charge or commit.
@@ -238,12 +239,12 @@ class Journal:
         A power cut may lose this line; the round is then done again from what is on disk, to the
         same bytes. It saves one wait for the disk in every round.
         """
-        reach("commit:before")
+        crash_point("commit:before")
         body = {"phase": self.phase, "round": server_round, "checkpoint": checkpoint}
         head = self.ledger.durable_head
         waits = head is None or head.number < self._committed  # one may be lost, never two
         self._committed = self.ledger.append(COMMIT, body, durable=durable or waits).number
-        reach("commit:after")
+        crash_point("commit:after")
 
     def _append_release(self, charge: Charge, inputs: str, result: str) -> None:
         body = {

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_fedmed.config import Config, PrivacyStyle
+from dp_fedmed.crash_points import crash_point
 from dp_fedmed.data import DataSet
 from dp_fedmed.planning.plan import PrivacyPlan
 from dp_fedmed.privacy.ledger import Ledger
@@ -18,7 +19,7 @@ from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.run.checkpoint import Checkpoint, CheckpointStore
 from dp_fedmed.run.data_ledger import DataLedger
 from dp_fedmed.run.directory import CONFIG_FILE, PARTITION_FILE, RunDirectory
-from dp_fedmed.run.durable import LOCK_FILE, RunLock, reach, sweep, wait_for_sweeps
+from dp_fedmed.run.durable import LOCK_FILE, RunLock, sweep, wait_for_sweeps
 from dp_fedmed.run.journal import CLOSE, CONFIG, OPEN, PHASE, REWIND, Journal
 from dp_fedmed.site.keys import LEDGER_KEY_FILE, NOISE_KEYS, SECRET_FOLDER, key_file
 
@@ -84,7 +85,7 @@ class RunStore:
         ledger = Ledger(directory.path / LEDGER_FILE, mac_key)
         run = secrets.token_hex(8)
         ledger.append(OPEN, {"schema": SCHEMA, "run": run, "config": config.to_yaml()})
-        reach("opened")
+        crash_point("opened")
         return cls(config, directory, lock, mac_key, ledger, run)
 
     @property
@@ -110,7 +111,7 @@ class RunStore:
             self.checkpoints.discard(server_round)
         if self.goes_back:
             number = self.ledger.append(REWIND, {"round": now}).number
-            reach("rewound")
+            crash_point("rewound")
             for server_round in self.checkpoints.rounds():
                 if server_round > now:
                     self.checkpoints.set_aside(server_round, number)
@@ -118,7 +119,7 @@ class RunStore:
             self.begin_phase(plan, data)
         elif self.settings_changed:
             self.ledger.append(CONFIG, {"config": self.config.to_yaml()})
-            reach("config:written")
+            crash_point("config:written")
             self.directory.write_config(self.config)
         self._destroy_keys(but=key_file(self.directory.path, self.phase))
         if self.start is not None:
@@ -143,7 +144,7 @@ class RunStore:
             "key": None if self.key is None else self.key.fingerprint(),
         }
         self.ledger.append(PHASE, body)
-        reach("phase:written")
+        crash_point("phase:written")
         self.plan, self.has_phase = plan, True
         self.directory.write_config(self.config)
 
@@ -197,7 +198,7 @@ class RunStore:
         """End a run for good: nobody can draw its noise again."""
         if self.ledger.records[-1].kind != CLOSE:
             self.ledger.append(CLOSE, {"phase": self.phase, "rounds": rounds, "reason": reason})
-        reach("closed")
+        crash_point("closed")
         if self.key is not None:
             self.key.destroy()
         self._destroy_keys()

@@ -25,11 +25,12 @@ from typing import Any
 import hydra
 import torch
 
+from dp_fedmed import crash_points
 from dp_fedmed.config import compose
 from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import RunFinished
 from dp_fedmed.reporting import anomaly_sheet
-from dp_fedmed.run import durable, server_run
+from dp_fedmed.run import server_run
 from dp_fedmed.run.checkpoint import folder_name
 from dp_fedmed.run.journal import CHARGE
 from dp_fedmed.run.verify import LedgerView
@@ -110,7 +111,7 @@ class Case:
         self.rounds = compose(settings).federation.num_rounds
 
         def begin() -> None:
-            durable.at_point = lambda point: die() if point == "commit:after" else None
+            crash_points.at_crash_point = lambda point: die() if point == "commit:after" else None
             run_federation(compose([*settings, "engine.workers=1"]))
 
         assert in_child(begin) == -signal.SIGKILL
@@ -130,7 +131,7 @@ class Case:
     ) -> int:
         def go_on() -> None:
             if killer is not None:
-                durable.at_point = killer
+                crash_points.at_crash_point = killer
             words = [f"run_dir={path}", "resume=last", f"engine.workers={self.workers}"]
             with contextlib.suppress(RunFinished):
                 result = run_federation(compose([*words, *(more or [])]))

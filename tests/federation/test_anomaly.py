@@ -11,7 +11,7 @@ import pytest
 from flwr.app import ConfigRecord
 from safetensors.numpy import load_file
 
-from dp_fedmed import client_app
+from dp_fedmed import client_app, crash_points
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import DataSet, Records, load_data, partition
 from dp_fedmed.engines.running import run_federation
@@ -24,7 +24,7 @@ from dp_fedmed.privacy import get_privacy_spent
 from dp_fedmed.privacy.mechanisms.record_level import RecordLevelMechanism
 from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream
 from dp_fedmed.reporting.display import LogDisplay
-from dp_fedmed.run import durable, server_run
+from dp_fedmed.run import server_run
 from dp_fedmed.run.journal import CHARGE, COMMIT, RELEASE
 from dp_fedmed.run.verify import LedgerView
 from dp_fedmed.site.keys import RoundSecrets
@@ -336,7 +336,7 @@ def test_a_run_that_crashed_ends_as_one_that_did_not(
     whole, broken = tiny(*words), tiny(*words)
     run_federation(whole)
     with monkeypatch.context() as patch:
-        patch.setattr(durable, "at_point", CrashAt(point, number))
+        patch.setattr(crash_points, "at_crash_point", CrashAt(point, number))
         with pytest.raises(Crash):
             run_federation(broken)
     result = run_federation(compose([f"run_dir={broken.run_dir}", "resume=last"]))
@@ -362,7 +362,7 @@ def test_what_was_released_is_taken_from_disk_and_nobody_is_asked_again(
 ) -> None:
     config = tiny("privacy=sample")
     with monkeypatch.context() as patch:
-        patch.setattr(durable, "at_point", CrashAt("release:file", 2))
+        patch.setattr(crash_points, "at_crash_point", CrashAt("release:file", 2))
         with pytest.raises(Crash):
             run_federation(config)
     held = releases(Path(config.run_dir))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from dp_fedmed import crash_points
 from dp_fedmed.config import Config, compose
 from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import CheckpointError, ConfigError, LedgerError, RunLocked
@@ -20,7 +21,6 @@ from dp_fedmed.privacy import History, PrivacyEvent
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.reporting.display import LogDisplay
-from dp_fedmed.run import durable
 from dp_fedmed.run.journal import CHARGE
 from dp_fedmed.run.server_run import RunResult
 from dp_fedmed.run.verify import LedgerView
@@ -137,7 +137,7 @@ def in_child_that_dies_at(point: str, work: Callable[[], object]) -> None:
             if reached == point:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        durable.at_point = die
+        crash_points.at_crash_point = die
         try:
             work()
         finally:

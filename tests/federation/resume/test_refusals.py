@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dp_fedmed import crash_points
 from dp_fedmed.config import compose
 from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import CheckpointError, ConfigError, RunLocked
-from dp_fedmed.run import durable, server_run
+from dp_fedmed.run import server_run
 from dp_fedmed.run.durable import RunLock
 from dp_fedmed.run.resume import resume_run
 from dp_fedmed.run.verify import LedgerView
@@ -229,7 +230,7 @@ def test_a_full_disk_stops_the_run_and_leaves_what_was_committed(
             if point == "release:before":
                 resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
 
-        durable.at_point = fill
+        crash_points.at_crash_point = fill
         try:
             stopped = resume(path).stopped
             os._exit(0 if "cannot be written (File too large)" in stopped else 1)
@@ -252,7 +253,7 @@ def test_no_space_at_a_checkpoint_is_said_with_the_way_out(
         if point == "checkpoint:checkpoint.json":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(durable, "at_point", full)
+    monkeypatch.setattr(crash_points, "at_crash_point", full)
     result = resume(path)
     assert "No space left on device" in result.stopped
     assert f"dp-fedmed resume {path}" in result.stopped
