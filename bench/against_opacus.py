@@ -19,11 +19,10 @@ import torch.nn.functional as F
 
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data, partition, split_client
-from dp_fedmed.engines.running import run_federation
-from dp_fedmed.federation.sampling import make_sampler
+from dp_fedmed.launch import run_federation
 from dp_fedmed.learning.networks.task import make_task, to_input, to_tensors
 from dp_fedmed.models import build_model
-from dp_fedmed.planning.plan import make_plan
+from dp_fedmed.planning.plan import make_plan, make_sampler
 
 FOLDER = Path(os.environ.get("DP_FEDMED_FASHION", "/usr/share/datasets/fashion-mnist"))
 EPSILON, ROUNDS, STEPS, BATCH, LR = 3.0, 4, 50, 1024, 2.0

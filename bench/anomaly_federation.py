@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from dp_fedmed.config import compose
-from dp_fedmed.engines.running import run_federation
+from dp_fedmed.launch import run_federation
 from dp_fedmed.learning.anomaly.features import Floats, PatchFeatures
 
 SEEDS = (0, 1, 2)

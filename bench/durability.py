@@ -12,13 +12,14 @@ import numpy as np
 from bench.rows import Row
 from dp_fedmed import crash_points
 from dp_fedmed.config import compose
-from dp_fedmed.engines.running import run_federation
+from dp_fedmed.federation.charges import Charge
 from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.launch import run_federation
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.reporting.display import LogDisplay
-from dp_fedmed.run.journal import Charge, Journal
+from dp_fedmed.run.journal import Journal
 
 ROUNDS, RECORDS = 40, 10_000
 

@@ -19,12 +19,11 @@ from dp_fedmed.config import Config
 from dp_fedmed.data import load_data, partition
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.federation.sampling import make_sampler
 from dp_fedmed.models import build_model
-from dp_fedmed.planning.plan import make_plan
+from dp_fedmed.planning.plan import make_plan, make_sampler
 from dp_fedmed.privacy.streams.noise import NoiseKey
+from dp_fedmed.privacy.streams.rounds import RoundStreams, round_digest
 from dp_fedmed.run.store import RunStore
-from dp_fedmed.site.keys import RoundSecrets, round_digest
 
 RATE, STEPS = 0.2, 5
 
@@ -84,9 +83,9 @@ def rows() -> list[Row]:
         store.begin_phase(plan, "")
         guard = PrivacyGuard(config, plan, store.journal)
 
-        def secrets(server_round: int, model: model_arrays.State) -> RoundSecrets:
+        def secrets(server_round: int, model: model_arrays.State) -> RoundStreams:
             digest = round_digest(list(model.values()), config, {})
-            return RoundSecrets(cast(NoiseKey, store.key), "bench", server_round, digest)
+            return RoundStreams(cast(NoiseKey, store.key), "bench", server_round, digest)
 
         ours, bare, quotient = compare(config, _bare_half, guard, secrets)
     return [

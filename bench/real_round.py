@@ -18,17 +18,18 @@ import torch.nn.functional as F
 from flwr.app import ConfigRecord
 
 from bench.rows import Row
-from dp_fedmed.client_app import ClientRuntime, build_client_app
+from dp_fedmed.client_app import build_client_app
 from dp_fedmed.config import Config, DataConfig, compose
 from dp_fedmed.data import DataSet, Records, load_data, partition, split_client
 from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.nodes import wait_for_nodes
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.federation.sampling import make_sampler
 from dp_fedmed.federation.strategy import DPStrategy
 from dp_fedmed.models import build_model
-from dp_fedmed.site.keys import RoundSecrets
+from dp_fedmed.planning.plan import make_sampler
+from dp_fedmed.privacy.streams.rounds import RoundStreams
+from dp_fedmed.site.runtime import ClientRuntime
 
 USERS, IMAGES, COHORT, ROUNDS = 100, 50, 50, 6
 Half = Callable[[Connection, Config, int], None]
@@ -142,7 +143,7 @@ def compare(
     config: Config,
     bare_half: Half,
     guard: PrivacyGuard | None = None,
-    secrets: Callable[[int, model_arrays.State], RoundSecrets] | None = None,
+    secrets: Callable[[int, model_arrays.State], RoundStreams] | None = None,
 ) -> tuple[float, float, float]:
     """(our round, the bare round, their ratio): the best of interleaved rounds, in seconds."""
     runtime = ClientRuntime(config)

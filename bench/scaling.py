@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.rows import Row
 from dp_fedmed.config import compose
-from dp_fedmed.engines.running import run_federation
+from dp_fedmed.launch import run_federation
 
 REPEATS = 3
 

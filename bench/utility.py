@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dp_fedmed.config import compose
-from dp_fedmed.engines.running import run_federation
+from dp_fedmed.launch import run_federation
 
 EPSILONS = (math.inf, 8.0, 3.0, 1.0)
 SEEDS = (0, 1, 2)

@@ -22,7 +22,7 @@ from PIL import Image
 
 from dp_fedmed.cli import main
 from dp_fedmed.config import compose
-from dp_fedmed.engines.running import run_federation
+from dp_fedmed.launch import run_federation
 
 ROOT = Path(__file__).resolve().parents[1]
 NETWORK = """

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from dp_fedmed.config import Config, SamplerName, TaskKind
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation import sampling
+from dp_fedmed.launch import run_federation
 from dp_fedmed.learning.networks import task as base
-from dp_fedmed.learning.networks.learner import GradientLearner
+from dp_fedmed.learning.networks.learner import NetworkLearner
 from tests.test_docs import ROOT, blocks
 
 BLOCKS = blocks(ROOT / "docs/extending.md", "python")
@@ -65,14 +65,14 @@ def test_the_new_mechanism_bounds_a_client_and_releases(
 ) -> None:
     config = small("task=diabetes", "privacy=user", "model._target_=dp_fedmed.models.MLP")
 
-    def mechanism(learner: GradientLearner, plan, sampler):
+    def mechanism(learner: NetworkLearner, plan, sampler):
         return page.PerLayer(
             learner.config.privacy.user,
             noise_multiplier=plan.user_event.noise_multiplier,
             expected_cohort=sampler.expected(learner.config.federation.num_clients),
         )
 
-    monkeypatch.setattr(GradientLearner, "mechanism", mechanism)
+    monkeypatch.setattr(NetworkLearner, "mechanism", mechanism)
     assert run_federation(config).rounds == 2
     bound = page.PerLayer(config.privacy.user, noise_multiplier=1.0, expected_cohort=4.0)
     like = {"a": np.zeros((3, 2)), "b": np.zeros(5)}

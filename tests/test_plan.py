@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from dp_fedmed.assemble import make_learner
 from dp_fedmed.cli import main
-from dp_fedmed.client_app import ClientRuntime
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data
-from dp_fedmed.engines.running import run_federation
-from dp_fedmed.federation.sampling import make_sampler
-from dp_fedmed.learning import make_learner
+from dp_fedmed.launch import run_federation
 from dp_fedmed.planning.forecast import forecast, simulated_records
+from dp_fedmed.planning.plan import make_sampler
+from dp_fedmed.site.runtime import ClientRuntime
 from tests.studies import STUDY
 
 Ask = Callable[..., dict[str, Any]]

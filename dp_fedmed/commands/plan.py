@@ -16,7 +16,7 @@ from dp_fedmed.commands import with_config_dir
 if TYPE_CHECKING:
     from dp_fedmed.config import Config
     from dp_fedmed.data import DataSet
-    from dp_fedmed.planning.plan import PrivacyPlan
+    from dp_fedmed.federation.plan import PrivacyPlan
     from dp_fedmed.reporting.plan import Plan
 
 HELP = """\
@@ -218,11 +218,11 @@ def _advice(config: Config, data: DataSet, plan: PrivacyPlan) -> str | None:
     """What an anomaly task says about how many images or clients it needs."""
     import torch
 
-    from dp_fedmed.federation.sampling import make_sampler
-    from dp_fedmed.learning import make_learner
+    from dp_fedmed.assemble import learner_advice, make_learner
+    from dp_fedmed.planning.plan import make_sampler
 
     torch.set_num_threads(1)  # for so little work, threads wait for each other
-    return make_learner(config, data).advice(plan, make_sampler(config.federation))
+    return learner_advice(config, make_learner(config, data), plan, make_sampler(config))
 
 
 def _refusal(config: Config, data: DataSet) -> str | None:
@@ -231,13 +231,13 @@ def _refusal(config: Config, data: DataSet) -> str | None:
         return None
     import torch
 
+    from dp_fedmed.assemble import make_learner
     from dp_fedmed.errors import ConfigError
-    from dp_fedmed.learning import make_learner
 
     torch.set_num_threads(1)
     learner = make_learner(config, data)
     try:
-        learner.settled(config)
+        learner.settle(str(config.privacy.sample.grad_mode))
     except ConfigError as error:
         return f"a run would be refused: {error}"
     return None

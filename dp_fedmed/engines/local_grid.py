@@ -8,21 +8,20 @@ from collections.abc import Iterable, Iterator
 
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
 from dp_fedmed.engines.worker_pool import Job, Outcome, WorkerPool
 from dp_fedmed.federation import flower_compat
+from dp_fedmed.federation.exchange import InProcessGrid
 from dp_fedmed.federation.failures import describe_failure
+from dp_fedmed.federation.messages import CLIENT_FAILED, ENGINE_ERROR
 
 logger = logging.getLogger(__name__)
 
 FIRST_NODE_ID = 100
-CLIENT_FAILED = 2  # Flower's code for a ClientApp that raised
-ENGINE_ERROR = 0  # Flower's code for a failure of the engine itself, not of the ClientApp
 
 
-class LocalGrid(Grid):
+class LocalGrid(InProcessGrid):
     """N simulated nodes for one ClientApp.
 
     Replies come lazily and in the order of the messages, so that a strategy that adds them up

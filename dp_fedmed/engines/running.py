@@ -1,34 +1,19 @@
-"""Where a run computes: `run_federation` starts the same two apps on the engine of the config."""
+"""Worker processes of this machine: how many, and a grid on top of them."""
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from flwr.clientapp import ClientApp
 
 from dp_fedmed.config import Config, EngineName
+from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation.stopping import StopRequest, on_ctrl_c
 
-if TYPE_CHECKING:
-    from dp_fedmed.engines.local_grid import LocalGrid
-    from dp_fedmed.reporting.display import Display
-    from dp_fedmed.run.server_run import RunResult
-
-logger = logging.getLogger(__name__)
-
 PROBE_SECONDS = 10.0
-
-
-def run_federation(config: Config, display: Display | None = None) -> RunResult:
-    """Run a whole federation and return how it ended."""
-    from dp_fedmed.reporting.display import LogDisplay
-
-    shown = display or LogDisplay()
-    if config.engine.name is EngineName.ray:
-        return _run_on_ray(config, shown)
-    return run_locally(config, shown)
 
 
 def num_workers(config: Config) -> int:
@@ -55,43 +40,50 @@ def num_workers(config: Config) -> int:
     return config.engine.workers
 
 
-def run_locally(
-    config: Config, display: Display, make_grid: Callable[..., LocalGrid] | None = None
-) -> RunResult:
-    """Run on this machine; `make_grid` may give a grid that is watched."""
+@contextmanager
+def on_local_grid(
+    app: ClientApp,
+    *,
+    num_clients: int,
+    workers: int,
+    threads: int,
+    own_process: bool,
+    make_grid: Callable[..., LocalGrid] | None = None,
+) -> Iterator[tuple[LocalGrid, StopRequest]]:
+    """A grid of simulated clients, closed at the end, and what Ctrl-C asks for meanwhile.
+
+    Args:
+        app: what a client does.
+        num_clients: how many there are.
+        workers: processes that compute.
+        threads: of torch, in each of them.
+        own_process: compute in another process even with one worker, as a time-out needs it.
+        make_grid: gives a grid that is watched, if given.
+    """
     import torch
 
-    from dp_fedmed.client_app import ClientRuntime, build_client_app
-    from dp_fedmed.engines.local_grid import LocalGrid
-    from dp_fedmed.server_app import serve
-
-    runtime = ClientRuntime(config)
     grid = (make_grid or LocalGrid)(
-        build_client_app(runtime=runtime),
-        num_clients=config.num_sites,
-        workers=num_workers(config),
-        own_process=config.federation.round_timeout is not None,
+        app, num_clients=num_clients, workers=workers, own_process=own_process
     )
     try:
         if grid.has_workers:
             torch.set_num_threads(1)  # threads that exist before a fork hang after it
-            _refuse_threads_that_hang(config)
-        runtime.preload(config.federation.num_clients)
+            _refuse_threads_that_hang(threads)
         stop = StopRequest()
         with on_ctrl_c(stop):
-            return serve(grid, config, display, stop=stop)
+            yield grid, stop
     finally:
         grid.close()
 
 
-def _refuse_threads_that_hang(config: Config) -> None:
+def _refuse_threads_that_hang(threads: int) -> None:
     """Try torch's threads in a forked process: GNU OpenMP hangs there if this one has used them."""
-    if config.training.threads == 1:
+    if threads == 1:
         return
     import multiprocessing
 
     probe = multiprocessing.get_context("fork").Process(
-        target=_use_threads, args=(config.training.threads,), daemon=True
+        target=_use_threads, args=(threads,), daemon=True
     )
     probe.start()
     probe.join(PROBE_SECONDS)
@@ -99,7 +91,7 @@ def _refuse_threads_that_hang(config: Config) -> None:
         probe.kill()
         probe.join()
         raise ConfigError(
-            f"training.threads={config.training.threads} cannot be used by worker processes here, "
+            f"training.threads={threads} cannot be used by worker processes here, "
             "since this process has used torch's threads before: set engine.workers=1 or "
             "training.threads=1, or start from a new process"
         )
@@ -111,21 +103,3 @@ def _use_threads(threads: int) -> None:
     torch.set_num_threads(threads)
     torch.ones(512, 512) @ torch.ones(512, 512)
     torch.ones(2_000_000).sum()
-
-
-def _run_on_ray(config: Config, display: Display) -> RunResult:
-    from dp_fedmed.client_app import build_client_app
-    from dp_fedmed.federation.flower_compat import run_on_ray
-    from dp_fedmed.server_app import build_server_app
-
-    results: list[RunResult] = []
-    stop = StopRequest()
-    run_on_ray(
-        build_server_app(config, display=display, on_result=results.append, stop=stop),
-        build_client_app(config),
-        num_clients=config.num_sites,
-        num_cpus=num_workers(config),
-        address=config.engine.address,
-        stop=stop,
-    )
-    return results[0]

@@ -97,10 +97,9 @@ def targets(config: Config) -> list[Target]:
             "privacy.style=none claims nothing, so there is nothing to audit: choose "
             "privacy=sample, privacy=user or privacy=hybrid"
         )
-    from dp_fedmed.federation.sampling import make_sampler
-    from dp_fedmed.planning.plan import make_plan
+    from dp_fedmed.planning.plan import make_plan, make_sampler
 
-    sampler = make_sampler(config.federation)
+    sampler = make_sampler(config)
     private = config.privacy.noise_seed is None
     plan = make_plan(config, records=_record_counts(config), sampler=sampler, is_private=private)
     user = plan.user_event
@@ -170,10 +169,10 @@ def _worst_client(config: Config, plan: Any) -> tuple[Any, int]:
 
 def _refuse_small_cohort(config: Config, sigma: float, sampler: Any) -> None:
     """What a run of the configuration would refuse, an audit with more clients must refuse too."""
-    from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
+    from dp_fedmed.privacy.mechanisms.adaptive_clipping import split_noise
 
-    expected = sampler.expected(config.federation.num_clients)
-    ClientLevelMechanism(config.privacy.user, noise_multiplier=sigma, expected_cohort=expected)
+    if config.privacy.user.clipping is Clipping.adaptive:
+        split_noise(sigma, sampler.expected(config.federation.num_clients))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,8 +324,8 @@ def run_audited(config: Config, display: LogDisplay, unit: Unit) -> Outcome:
     """A whole run, ledger and report included, in a directory that nobody needs afterwards."""
     from safetensors.numpy import load_file
 
-    from dp_fedmed.engines.running import run_locally
-    from dp_fedmed.run.server_run import COMPLETED, INTERRUPTED
+    from dp_fedmed.launch import run_locally
+    from dp_fedmed.run.results import COMPLETED, INTERRUPTED
 
     grids: list[WatchedGrid] = []
 

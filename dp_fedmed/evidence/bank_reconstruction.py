@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dp_fedmed.assemble import detector_settings
 from dp_fedmed.config import Config
 from dp_fedmed.data import Records, load_data
 from dp_fedmed.evidence.curious_server import Observed, observe
@@ -66,7 +67,7 @@ class BankRow:
 def look_into_answer(config: Config, name: str) -> tuple[BankRow, Observed]:
     """Real rounds, and which patches of the site's images its answer holds."""
     seen = observe(config)
-    detector = Detector(config)
+    detector = Detector(detector_settings(config))
     public_map = detector.map_of(seen.sent)
     patches = _patches(detector, public_map, seen.records.x)
     count, per_image, dimension = patches.shape

@@ -134,10 +134,13 @@ def _fall_in_loss(
     """By how much the mean loss of each canary's records fell in training."""
     import torch
 
-    from dp_fedmed.learning.networks.learner import GradientLearner
+    from dp_fedmed.assemble import make_learner
+    from dp_fedmed.learning.networks.learner import NetworkLearner
     from dp_fedmed.learning.networks.task import predictions
 
-    learner = GradientLearner(config, data)
+    learner = make_learner(config, data)
+    if not isinstance(learner, NetworkLearner):
+        raise TypeError(f"{type(learner).__name__} trains no network")
     everything = Records(
         np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
     )

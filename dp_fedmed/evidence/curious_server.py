@@ -13,7 +13,8 @@ from pathlib import Path
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from dp_fedmed.client_app import ClientRuntime, build_client_app
+from dp_fedmed.assemble import client_runtime, serve
+from dp_fedmed.client_app import build_client_app
 from dp_fedmed.config import Config
 from dp_fedmed.data import Records
 from dp_fedmed.engines.local_grid import FIRST_NODE_ID, LocalGrid
@@ -21,7 +22,6 @@ from dp_fedmed.engines.worker_pool import Job, Outcome
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.reporting.display import LogDisplay
-from dp_fedmed.server_app import serve
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def observe(config: Config) -> Observed:
     """
     with tempfile.TemporaryDirectory() as folder:
         config = config.replace(run_dir=str(Path(folder) / "run"))
-        runtime = ClientRuntime(config)
+        runtime = client_runtime(config)
         count = config.federation.num_clients
         grid = _ListeningGrid(build_client_app(runtime=runtime), num_clients=count)
         runtime.preload(count)

@@ -13,12 +13,13 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from dp_fedmed.assemble import make_learner
 from dp_fedmed.config import Config, from_yaml
 from dp_fedmed.data import DataSet, Records, load_data
 from dp_fedmed.errors import ArrayError, CheckpointError, ConfigError
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.nodes import client_name
-from dp_fedmed.learning import Learner, make_learner
+from dp_fedmed.learning import Learner
 from dp_fedmed.run.directory import (
     CONFIG_FILE,
     MODEL_FILE,
@@ -109,9 +110,9 @@ class FinishedRun:
         Raises:
             ConfigError: if a client has other records than the report says.
         """
-        from dp_fedmed.client_app import ClientRuntime
+        from dp_fedmed.assemble import client_runtime
 
-        runtime, count = ClientRuntime(self.config), self.config.federation.num_clients
+        runtime, count = client_runtime(self.config), self.config.federation.num_clients
         for number in range(count):
             node = {"partition-id": number, "num-partitions": count}
             records, _ = runtime.records(node)

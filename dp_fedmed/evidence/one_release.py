@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.privacy.auditing import gaussian_lower_bound
 from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream, Purpose
-from dp_fedmed.site.keys import RoundSecrets
+from dp_fedmed.privacy.streams.rounds import RoundStreams
 
 Arrays = dict[str, NDArray[np.float64]]
 
@@ -45,7 +45,7 @@ class Scene(Protocol):
     replaces: bool
     draws: int
 
-    def release(self, number: int, secrets: RoundSecrets) -> Arrays:
+    def release(self, number: int, secrets: RoundStreams) -> Arrays:
         """The noised sum of an input; may raise if the network cannot take it."""
 
 
@@ -123,7 +123,7 @@ class _Silence(NoiseStream):
         out[...] = 0
 
 
-class _QuietSecrets(RoundSecrets):
+class _QuietSecrets(RoundStreams):
     """Streams as always, but for noise, of which there is none."""
 
     def noise(self, purpose: Purpose, exact: list[Any], step: int = 0) -> NoiseStream:
@@ -131,12 +131,12 @@ class _QuietSecrets(RoundSecrets):
         return _Silence(bytes(32), is_private=False)
 
 
-def fresh_secrets(name: str, key: NoiseKey | None = None) -> RoundSecrets:
+def fresh_secrets(name: str, key: NoiseKey | None = None) -> RoundStreams:
     """The streams of a round, by a key that was never used, or by a given one."""
-    return _secrets(RoundSecrets, name, key or NoiseKey.generate())
+    return _secrets(RoundStreams, name, key or NoiseKey.generate())
 
 
-def _secrets(kind: type[RoundSecrets], name: str, key: NoiseKey) -> RoundSecrets:
+def _secrets(kind: type[RoundStreams], name: str, key: NoiseKey) -> RoundStreams:
     digest = hashlib.sha256(b"audit").digest()
     return kind(key=key, run="audit", server_round=1, digest=digest, client=name)
 

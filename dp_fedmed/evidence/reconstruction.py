@@ -159,7 +159,8 @@ def rebuild(config: Config, name: str, advance: Advance) -> tuple[Row, Images, O
     Returns:
         The row, the originals in its order, and what the server had.
     """
-    from dp_fedmed.learning.networks.learner import GradientWork
+    from dp_fedmed.assemble import make_work
+    from dp_fedmed.learning.networks.learner import NetworkWork
 
     seen = observe(config)
     data = load_data(config.data, seed=config.seed)
@@ -170,7 +171,9 @@ def rebuild(config: Config, name: str, advance: Advance) -> tuple[Row, Images, O
             f"records: the attack is for 1 to {MOST_RECORDS}; use federation.num_clients="
             f"{max(2, len(data.train) // SITE_RECORDS)}"
         )
-    work = GradientWork(config)
+    work = make_work(config)
+    if not isinstance(work, NetworkWork):
+        raise TypeError(f"{type(work).__name__} trains no network")
     work.build(data.input_shape, data.num_classes)
     work.state.load(seen.sent)
     labels = inferred_labels(

@@ -14,24 +14,32 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord
 from numpy.typing import NDArray
 
-from dp_fedmed.config import Config, OptimizerName, TaskKind
+from dp_fedmed.assemble import (
+    make_learner,
+    make_work,
+    record_mechanism,
+    server_mechanism,
+    server_step,
+)
+from dp_fedmed.config import Config, GradMode, OptimizerName, TaskKind
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.data.records import joined
 from dp_fedmed.evidence.audited_run import OVER, Target, planned_privacy
 from dp_fedmed.evidence.one_release import Arrays
-from dp_fedmed.federation.sampling import make_sampler
-from dp_fedmed.learning import Learner, LocalRound, LocalWork, make_learner, make_work
+from dp_fedmed.federation.messages import RecordOrder
+from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
+from dp_fedmed.learning import Learner, LocalRound, LocalWork
 from dp_fedmed.learning.anomaly.feature_cache import FeatureCache
 from dp_fedmed.learning.anomaly.features import PatchFeatures
 from dp_fedmed.learning.anomaly.learner import AnomalyWork
 from dp_fedmed.learning.local_only import LocalOnlyLearner
-from dp_fedmed.learning.networks.learner import GradientLearner
+from dp_fedmed.learning.networks.learner import NetworkLearner
 from dp_fedmed.learning.server_step import ServerStep
-from dp_fedmed.planning.plan import ClientPlan, PrivacyPlan
-from dp_fedmed.site.keys import RoundSecrets
+from dp_fedmed.planning.plan import make_sampler
+from dp_fedmed.privacy.mechanisms.base import add
+from dp_fedmed.privacy.streams.rounds import RoundStreams
 
 State = dict[str, NDArray[Any]]
 
@@ -68,7 +76,7 @@ def attacked(config: Config, target: Target, data: DataSet, rng: np.random.Gener
     learner = make_learner(config, data, {SITE: len(data.val), OTHER: len(data.val)})
     if isinstance(learner, LocalOnlyLearner):
         learner = learner.inner
-    if isinstance(learner, GradientLearner):
+    if isinstance(learner, NetworkLearner):
         return _network(config, target, data, learner, rng)
     return _statistic(config, target, data, learner, rng)
 
@@ -77,7 +85,7 @@ def _network(
     config: Config,
     target: Target,
     data: DataSet,
-    learner: GradientLearner,
+    learner: NetworkLearner,
     rng: np.random.Generator,
 ) -> Attacked:
     described: dict[str, str | int] = {
@@ -95,8 +103,10 @@ def _network(
             replaced="the server's optimizer, which sees only what was released",
             scenes=[scene],
         )
-    config = learner.settled(config)
-    described["grad_mode"] = str(config.privacy.sample.grad_mode)
+    mode = GradMode(learner.settle(str(config.privacy.sample.grad_mode)))
+    sample = replace(config.privacy.sample, grad_mode=mode)
+    config = config.replace(privacy=replace(config.privacy, sample=sample))
+    described["grad_mode"] = str(mode)
     one_step = _one_step(config, target)
     work = _built(one_step, data)
     models = [initial, *(_moved(initial, trained, rng) for _ in range(MODELS))]
@@ -156,15 +166,15 @@ def _order(model: State, records: Records, **private: Any) -> LocalRound:
 
 def _step(config: Config, target: Target, data: DataSet, learner: Learner) -> ServerStep:
     """What the server makes of a release, with as much noise as the plan has."""
-    sampler = make_sampler(config.federation)
-    return learner.step(_plan(config, target, len(data.val)), sampler)
+    sampler = make_sampler(config)
+    return server_step(config, learner, _plan(config, target, len(data.val)), sampler)
 
 
 def _plan(config: Config, target: Target, records: int) -> PrivacyPlan:
     """The run's plan as far as one release depends on it."""
     sigma = target.noise_multiplier
     if target.unit == "client":
-        event = make_sampler(config.federation).event(
+        event = make_sampler(config).event(
             noise_multiplier=sigma, population=config.federation.num_clients
         )
         return PrivacyPlan(delta_sample=None, delta_user=target.delta, clients={}, user_event=event)
@@ -283,20 +293,21 @@ class RecordRelease:
         self.bound = norm * math.sqrt(rows) * (2.0 if self.replaces else 1.0)
         self.inputs = 1 + len(canaries)
 
-    def release(self, number: int, secrets: RoundSecrets) -> Arrays:
+    def release(self, number: int, secrets: RoundStreams) -> Arrays:
         """The noised sum."""
         records = self.beside
         if number > 0:
             records = _with(records, self.canaries.subset(np.array([number - 1])))
         count = len(records)
-        told: dict[str, Any] = {
-            "noise_multiplier": self.target.noise_multiplier,
-            "sample_rate": 1.0,
-            "steps": 1,
-            "grad_mode": str(self.config.privacy.sample.grad_mode),
-        }
-        plan = self.work.plan(ConfigRecord(told), count)
-        answer, _ = self.work.train(_order(self.model, records, plan=plan, secrets=secrets))
+        order = RecordOrder(
+            noise_multiplier=self.target.noise_multiplier,
+            sample_rate=1.0,
+            steps=1,
+            grad_mode=str(self.config.privacy.sample.grad_mode),
+        )
+        mechanism = record_mechanism(self.config, order, count)
+        work = _order(self.model, records, mechanism=mechanism, streams=secrets)
+        answer, _ = self.work.train(work)
         if self.config.releases_rows:
             rows = count * self.config.anomaly.rows_per_image
             return {name: value[:rows].astype(np.float64) for name, value in answer.items()}
@@ -339,7 +350,7 @@ class ClientRelease:
         self.answers = [self.work.train(_order(model, part))[0] for part in parts]
         self.inputs = len(parts)
 
-    def release(self, number: int, secrets: RoundSecrets) -> Arrays:
+    def release(self, number: int, secrets: RoundStreams) -> Arrays:
         """The noised sum."""
         answers = {OTHER: self.answers[0]}
         if number > 0:
@@ -364,16 +375,14 @@ def _released(
     plan: PrivacyPlan,
     answers: Mapping[str, State],
     like: State,
-    secrets: RoundSecrets,
+    secrets: RoundStreams,
 ) -> Arrays:
     """These answers, summed and noised by the mechanism of a run."""
-    mechanism = (
-        None if learner is None else learner.mechanism(plan, make_sampler(config.federation))
-    )
+    mechanism = None if learner is None else server_mechanism(config, plan, make_sampler(config))
     if mechanism is None:
         raise ValueError("the server noises nothing here")
-    mechanism.start(like)
+    total = mechanism.empty(like)
     for name, answer in answers.items():
-        mechanism.add(answer, name)
-    shown = mechanism.release(secrets)
+        add(total, mechanism.bound(answer, client=name))
+    shown = mechanism.release(total, secrets)
     return {name: value * mechanism.expected_cohort for name, value in shown.items()}

@@ -13,7 +13,7 @@ from dp_fedmed.data import Records
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.evidence.finished_run import FinishedRun
 from dp_fedmed.learning.anomaly.learner import AnomalyLearner
-from dp_fedmed.learning.networks.learner import GradientLearner
+from dp_fedmed.learning.networks.learner import NetworkLearner
 from dp_fedmed.learning.networks.task import predictions
 
 Floats = NDArray[np.float64]
@@ -36,7 +36,7 @@ def make_scorer(run: FinishedRun) -> Scorer:
     learner = run.learner
     if isinstance(learner, AnomalyLearner):
         return _anomaly_scorer(learner, run)
-    if not isinstance(learner, GradientLearner):
+    if not isinstance(learner, NetworkLearner):
         raise TypeError(f"no attack is known for {type(learner).__name__}")
     learner.state.load(run.model)
 

@@ -5,13 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dp_fedmed.planning.plan import MOST_TIGHT
 from dp_fedmed.privacy import History, PrivacyEvent
 from dp_fedmed.privacy.accounting.history import Method, most_repeats
 
+#: With more different clients than this, RDP calibrates each of them: PLD takes a second for ten.
+MOST_TIGHT = 32
 #: Between rounds, PLD converts up to so many different histories; at the end, up to so many.
 MOST_EACH_ROUND, MOST_AT_THE_END = 3, MOST_TIGHT
 _MANY = 10**15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What may be spent.
+
+    Attributes:
+        rounds: of the whole run.
+        method: the accountant that calibrates and enforces.
+        sample_epsilon: for one record; None for no limit.
+        user_epsilon: for one client; None for no limit.
+    """
+
+    rounds: int
+    method: Method = "tight"
+    sample_epsilon: float | None = None
+    user_epsilon: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

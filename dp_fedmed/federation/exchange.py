@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
-from dp_fedmed.engines.local_grid import ENGINE_ERROR, LocalGrid
 from dp_fedmed.errors import EngineLost
 from dp_fedmed.federation.flower_compat import SERVER_NODE_ID
+from dp_fedmed.federation.messages import ENGINE_ERROR
 from dp_fedmed.federation.stopping import StopRequest
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,17 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.05
 ABSENCE_SECONDS = 30.0
 OFFLINE = "it is offline: see whether its SuperNode runs and reaches the SuperLink"
+
+
+class InProcessGrid(Grid, ABC):
+    """A grid whose nodes are of this process' own making: their names are known without asking.
+
+    It answers lazily and in the order of the messages, and replaces a worker that is lost.
+    """
+
+    @abstractmethod
+    def partition_ids(self) -> dict[int, int]:
+        """Each node's partition."""
 
 
 def exchange(
@@ -56,7 +68,7 @@ def exchange(
     """
     sent = list(messages)
     warned = set() if warned is None else warned
-    if isinstance(grid, LocalGrid):
+    if isinstance(grid, InProcessGrid):
         replies: Iterable[Message] = grid.send_and_receive(sent, timeout=timeout)
 
         def numbered() -> dict[str, Message]:

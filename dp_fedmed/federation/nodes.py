@@ -17,17 +17,21 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from dp_fedmed.engines.local_grid import ENGINE_ERROR, LocalGrid
 from dp_fedmed.errors import ConfigError, EngineLost, NodeError
-from dp_fedmed.federation.exchange import exchange
+from dp_fedmed.federation.exchange import InProcessGrid, exchange
 from dp_fedmed.federation.failures import from_peer, one_line
+from dp_fedmed.federation.messages import (
+    ENGINE_ERROR,
+    QUERY,
+    READY,
+    RoundOrder,
+    refuse_other_version,
+)
 
 logger = logging.getLogger(__name__)
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-QUERY, READY = "query.name", "query.ready"
-OWN_DATA = "own-data"  # in an answer: a site of its own, not a part of a simulation
-REFUSAL = "refusal"  # in an answer: why the client cannot take part
+OWN_DATA, REFUSAL = "own-data", "refusal"  # in an introduction
 POLL_SECONDS = 0.2
 TRIES = 3  # to introduce oneself; a worker that dies costs one
 MOST_RECORDS = 10**9  # that one client may say it has
@@ -81,7 +85,7 @@ def wait_for_nodes(
         NodeError: too few nodes in time, a node without an answer, or two with one name.
         ConfigError: a simulated client's own reason not to take part.
     """
-    if isinstance(grid, LocalGrid) and not ask_all:
+    if isinstance(grid, InProcessGrid) and not ask_all:
         return {client_name({"partition-id": p}): Node(n) for n, p in grid.partition_ids().items()}
     deadline = time.monotonic() + timeout
     known: dict[int, ConfigRecord] = {}
@@ -109,7 +113,7 @@ def wait_for_nodes(
 
 
 def check_ready(
-    grid: Grid, nodes: Mapping[str, Node], told: Callable[[str], ConfigRecord], *, timeout: float
+    grid: Grid, nodes: Mapping[str, Node], order: Callable[[str], RoundOrder], *, timeout: float
 ) -> None:
     """Stop a run before round 1 if a client could never contribute.
 
@@ -119,7 +123,7 @@ def check_ready(
     Args:
         grid: where the nodes are.
         nodes: the clients by name.
-        told: what each would be told with a round, by its name.
+        order: what each would be sent with a round, by its name.
         timeout: seconds to wait for answers.
 
     Raises:
@@ -127,7 +131,7 @@ def check_ready(
         ConfigError: a simulated client's own reason.
     """
     names = {node.node_id: name for name, node in nodes.items()}
-    waiting = set(list(names)[:1] if isinstance(grid, LocalGrid) else names)
+    waiting = set(list(names)[:1] if isinstance(grid, InProcessGrid) else names)
     asked: Counter[int] = Counter()
     deadline = time.monotonic() + timeout
     while waiting:
@@ -139,7 +143,7 @@ def check_ready(
             )
         asked.update(waiting)
         messages = [
-            Message(RecordDict({"config": told(names[node_id])}), node_id, READY)
+            Message(RecordDict({"config": order(names[node_id]).to_record()}), node_id, READY)
             for node_id in sorted(waiting)
         ]
         waiting -= _ask(grid, messages, deadline - time.monotonic(), asked, names).keys()
@@ -162,7 +166,9 @@ def _ask(
             what = "say whether it can take part" if names else "tell its name"
             who = names.get(node_id, f"node {node_id}")
             raise NodeError(f"{who} did not {what}: {from_peer(reply.error.reason)}")
-        answers[node_id] = reply.content.config_records.get("client", ConfigRecord())
+        answer = reply.content.config_records.get("client", ConfigRecord())
+        refuse_other_version(answer)
+        answers[node_id] = answer
     _refuse(answers, names)
     return answers
 
@@ -207,3 +213,17 @@ def _count(node_id: int, answer: ConfigRecord, key: str) -> int:
     if not isinstance(value, int) or not 0 <= value <= MOST_RECORDS:
         raise NodeError(f"node {node_id} says {key}={from_peer(value)}, which is not a count")
     return int(value)
+
+
+def names_of_nodes(grid: Grid, expected: int, *, timeout: float | None) -> dict[str, int]:
+    """Nodes of an app that is not ours, by names that hold for one run.
+
+    Raises:
+        NodeError: if too few are connected in time.
+    """
+    deadline = time.monotonic() + (3600.0 if timeout is None else timeout)
+    while len(nodes := sorted(grid.get_node_ids())) < expected:
+        if time.monotonic() > deadline:
+            raise NodeError(f"{len(nodes)} of {expected} nodes connected within {timeout:g} s")
+        time.sleep(POLL_SECONDS)
+    return {f"node-{node_id}": node_id for node_id in nodes}

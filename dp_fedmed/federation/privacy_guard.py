@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from flwr.app import ConfigRecord
 
-from dp_fedmed.config import Config
 from dp_fedmed.errors import BudgetSpent, ConfigError
+from dp_fedmed.federation.budget import Limits
+from dp_fedmed.federation.charges import Charge, RoundJournal
+from dp_fedmed.federation.messages import RecordOrder
+from dp_fedmed.federation.plan import PrivacyPlan, Spent
 from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.federation.run_account import RunAccount
-from dp_fedmed.planning.plan import PrivacyPlan, Spent
-from dp_fedmed.run.journal import Charge, Journal
 
 MOST_ANSWERS = 16
 REPORTED = ("noise_multiplier", "sample_rate", "steps")
@@ -21,24 +22,26 @@ class PrivacyGuard(RunAccount):
     """The account of a run, and the rules about who may still take part.
 
     Args:
-        config: the run's configuration.
-        plan: of the phase that begins, or goes on.
+        limits: what may be spent.
+        plan: of the phase that begins, or continues.
         journal: writes charges down; None where nothing needs to outlast the process.
         past: the plans of earlier phases, by number.
         phase: which one the plan is for, if not the journal's.
+        grad_mode: how clients are to compute the gradients of single records.
     """
 
     def __init__(
         self,
-        config: Config,
+        limits: Limits,
         plan: PrivacyPlan,
-        journal: Journal | None = None,
+        journal: RoundJournal | None = None,
         past: Mapping[int, PrivacyPlan] | None = None,
         phase: int | None = None,
+        grad_mode: str = "auto",
     ) -> None:
         number = phase if phase is not None else (journal.phase if journal is not None else 0)
-        super().__init__(config, plan, past or {}, number)
-        self.journal = journal
+        super().__init__(limits, plan, past or {}, number)
+        self.journal, self.grad_mode = journal, grad_mode
         if journal is not None and self.hidden:
             journal.worst_case = {
                 number: {name: own.round_event for name, own in each.clients.items()}
@@ -114,7 +117,7 @@ class PrivacyGuard(RunAccount):
         if self.plan.user_event is not None and not self.fits(None, self._charges[self.phase] + 1):
             raise BudgetSpent(
                 f"budget: round {server_round} would take the client-level ε above "
-                f"privacy.user.target_epsilon={self.config.privacy.user.target_epsilon:g}"
+                f"privacy.user.target_epsilon={self.limits.user_epsilon:g}"
             )
         # Who has used up its participations is a secret where cohorts are: it must not end the run.
         goes_on = self._next_fits if self.hidden else self._may_train
@@ -183,17 +186,17 @@ class PrivacyGuard(RunAccount):
         self.record(charge)  # first: what cannot be composed must not be written down
         return self.journal.charge(charge) if self.journal is not None else charge
 
-    def told(self, name: str) -> dict[str, float | int | str]:
-        """What a client is told to do: σ, q, the steps of a round, and how to compute them."""
+    def order(self, name: str) -> RecordOrder | None:
+        """What a client is to do for its records; None where they are not protected."""
         plan = self.plan.clients.get(name)
         if plan is None:
-            return {}
-        return {
-            "noise_multiplier": plan.noise_multiplier,
-            "sample_rate": plan.sample_rate,
-            "steps": plan.steps,
-            "grad_mode": str(self.config.privacy.sample.grad_mode),
-        }
+            return None
+        return RecordOrder(
+            noise_multiplier=plan.noise_multiplier,
+            sample_rate=plan.sample_rate,
+            steps=plan.steps,
+            grad_mode=self.grad_mode,
+        )
 
     def check_examples(self, name: str, examples: int) -> None:
         """Refuse a count of records other than the one that the client's plan was made for.
@@ -206,19 +209,20 @@ class PrivacyGuard(RunAccount):
             raise ValueError(f"it reported num-examples={examples}, its plan is for {plan.records}")
 
     def check_reply(self, name: str, realised: Mapping[str, object] | ConfigRecord | None) -> None:
-        """Refuse a reply whose (σ, q, T) is not what the client was told.
+        """Refuse a reply whose (σ, q, T) is not what the client was ordered.
 
         Raises:
             ValueError: naming what differs.
         """
-        expected = self.told(name)
-        if not expected:
+        expected = self.order(name)
+        if expected is None:
             return
         if realised is None:
             raise ValueError("it did not report its noise_multiplier, sample_rate and steps")
         for key in REPORTED:
-            if realised.get(key) != expected[key]:
-                raise ValueError(f"it reported {key}={realised.get(key)}, told {expected[key]}")
+            wanted = getattr(expected, key)
+            if realised.get(key) != wanted:
+                raise ValueError(f"it reported {key}={realised.get(key)}, told {wanted}")
         charges = realised.get("charges", 1)
         if not isinstance(charges, int) or charges < 1:
             raise ValueError(f"it reported charges={charges!r}, which is not a count")
@@ -236,9 +240,9 @@ class PrivacyGuard(RunAccount):
     def rounds_left(self) -> int | None:
         """How many of the planned rounds the budgets still hold; None without a budget."""
         left = []
-        if self.plan.user_event is not None and self.config.privacy.user.target_epsilon is not None:
+        if self.plan.user_event is not None and self.limits.user_epsilon is not None:
             left.append(self._rounds.most(self._budget(None)) - self._charges[self.phase])
-        if self.plan.clients and self.config.privacy.sample.target_epsilon is not None:
+        if self.plan.clients and self.limits.sample_epsilon is not None:
             own = [each for name in self.plan.clients if (each := self._own_left(name)) is not None]
             left += [max(own)] if len(own) == len(self.plan.clients) else []
         return max(0, min(left)) if left else None

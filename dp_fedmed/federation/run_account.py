@@ -6,30 +6,33 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from dp_fedmed.config import Config
-from dp_fedmed.federation.budget import Question, RoundBudget, bounded_epsilons
-from dp_fedmed.planning.plan import ClientPlan, PrivacyPlan
+from dp_fedmed.federation.budget import Limits, Question, RoundBudget, bounded_epsilons
+from dp_fedmed.federation.charges import Charge
+from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
 from dp_fedmed.privacy import History, PrivacyAccountant, PrivacyEvent
 from dp_fedmed.privacy.accounting.events import Unit
 from dp_fedmed.privacy.accounting.history import Row
-from dp_fedmed.run.journal import Charge
 
 
 class RunAccount:
     """Adds up charges; the record-level ε is the worst of all clients that ever took part.
 
     Args:
-        config: the run's configuration.
+        limits: what may be spent.
         plan: of the phase that begins, or goes on.
         past: the plans of earlier phases, by number.
         phase: which one the plan is for.
     """
 
     def __init__(
-        self, config: Config, plan: PrivacyPlan, past: Mapping[int, PrivacyPlan], phase: int
+        self, limits: Limits, plan: PrivacyPlan, past: Mapping[int, PrivacyPlan], phase: int
     ) -> None:
-        self.config, self.plan, self.phase = config, plan, phase
-        self.accountant: PrivacyAccountant = plan.accountant(config)
+        self.limits, self.plan, self.phase = limits, plan, phase
+        self.accountant: PrivacyAccountant = plan.accountant(
+            method=limits.method,
+            sample_epsilon=limits.sample_epsilon,
+            user_epsilon=limits.user_epsilon,
+        )
         self._plans = {**past, phase: plan}
         self._taken: Counter[tuple[int, str]] = Counter()  # charges of a client, by phase
         self._charges: Counter[int] = Counter()  # rounds paid for, by phase
@@ -61,13 +64,13 @@ class RunAccount:
         return self._rounds.fits(self._budget(name), rounds)
 
     def _budget(self, name: str | None) -> Question:
-        rounds, privacy, plan = self.config.federation.num_rounds, self.config.privacy, self.plan
+        rounds, plan = self.limits.rounds, self.plan
         before = self._before.get(name, History())
         if name is None and plan.user_event is not None:
             return Question(
                 event=plan.user_event,
                 before=before,
-                target=privacy.user.target_epsilon,
+                target=self.limits.user_epsilon,
                 delta=plan.delta_user or 0.0,
                 planned=rounds,
             )
@@ -75,7 +78,7 @@ class RunAccount:
         return Question(
             event=own.round_event,
             before=before,
-            target=privacy.sample.target_epsilon,
+            target=self.limits.sample_epsilon,
             delta=plan.delta_sample or 0.0,
             planned=rounds if own.participations is None else own.participations,
         )
@@ -83,7 +86,7 @@ class RunAccount:
     @property
     def hidden(self) -> bool:
         """Whether who took part is secret."""
-        return self.config.privacy.style.protects_clients
+        return self.plan.user_event is not None
 
     def epsilons(self, *, exact: bool = True) -> dict[str, float]:
         """ε so far, by level: realised, so to be kept private where cohorts are secret."""
@@ -117,7 +120,7 @@ class RunAccount:
         """
         method, delta = self.accountant.method, self.plan.delta_sample or 0.0
         found, own = bounded_epsilons(histories, delta=delta, method=method, exact=exact)
-        target = self.config.privacy.sample.target_epsilon
+        target = self.limits.sample_epsilon
         if own:
             return found
         for name in found.keys() & self.plan.clients.keys():
@@ -133,7 +136,7 @@ class RunAccount:
         ends = {name: History(self._most(name, to_the_end=True)) for name in self.plan.clients}
         method, delta = self.accountant.method, self.plan.delta_sample or 0.0
         found, own = bounded_epsilons(ends, delta=delta, method=method, exact=True)
-        target = self.config.privacy.sample.target_epsilon
+        target = self.limits.sample_epsilon
         return {n: e for n, e in found.items() if target is None or e <= target} if own else {}
 
     def _at(self, name: str) -> int:
@@ -159,7 +162,7 @@ class RunAccount:
                 ends = history.plus(History([own.round_event.times(left)] if left else []))
                 after.setdefault(tuple(ends.rows()), ends)
             ends_at = max(self.client_epsilons({str(k): h for k, h in after.items()}).values())
-            ends_at = _at_most(ends_at, self.config.privacy.sample.target_epsilon)
+            ends_at = _at_most(ends_at, self.limits.sample_epsilon)
             planned["sample"] = max(ends_at, spent["sample"])
         event = self.plan.user_event
         if event is not None:
@@ -167,7 +170,7 @@ class RunAccount:
             history = self.accountant.history("client").plus(more)
             delta = self.plan.delta_user or 0.0
             ends_at = history.epsilon(delta=delta, method=self.accountant.method)
-            ends_at = _at_most(ends_at, self.config.privacy.user.target_epsilon)
+            ends_at = _at_most(ends_at, self.limits.user_epsilon)
             planned["user"] = max(ends_at, spent["user"])
         return planned
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dp_fedmed.config import FederationConfig, SamplerName
 from dp_fedmed.privacy.accounting.events import PrivacyEvent
 
 
@@ -111,13 +110,8 @@ class PoissonSampler(Sampler):
         )
 
 
-_SAMPLERS: dict[SamplerName, type[Sampler]] = {
-    SamplerName.all: AllSampler,
-    SamplerName.fixed: FixedSampler,
-    SamplerName.poisson: PoissonSampler,
+SAMPLERS: dict[str, type[Sampler]] = {
+    "all": AllSampler,
+    "fixed": FixedSampler,
+    "poisson": PoissonSampler,
 }
-
-
-def make_sampler(config: FederationConfig) -> Sampler:
-    """The sampler that the configuration names."""
-    return _SAMPLERS[config.sampler](rate=config.sample_rate)

@@ -10,18 +10,35 @@ from typing import Any
 
 import numpy as np
 
-from dp_fedmed.config import FederationConfig, ServerOptimizerName
 from dp_fedmed.learning.server_step import Arrays, SharedModel, State, WeightedMean
+
+SERVER_OPTIMIZERS = ("fedavg", "fedavgm", "fedadam")
 
 
 class ServerOptimizer(SharedModel):
-    """Turns averaged updates into the next global model; keeps float64 moments between rounds."""
+    """Turns averaged updates into the next global model; keeps float64 moments between rounds.
 
-    def __init__(self, config: FederationConfig) -> None:
-        self.name = config.server_optimizer
-        self.lr = config.server_lr
-        self.beta1, self.beta2 = config.server_momentum, config.server_beta2
-        self.tau = config.server_tau
+    Args:
+        name: `fedavg`, `fedavgm` or `fedadam`.
+        lr: server learning rate.
+        momentum: of the first moment.
+        beta2: of the second moment.
+        tau: keeps FedAdam's denominator away from zero.
+    """
+
+    def __init__(
+        self,
+        name: str = "fedavg",
+        *,
+        lr: float = 1.0,
+        momentum: float = 0.9,
+        beta2: float = 0.99,
+        tau: float = 1e-3,
+    ) -> None:
+        if name not in SERVER_OPTIMIZERS:
+            raise ValueError(f"name={name!r} is not one of {', '.join(SERVER_OPTIMIZERS)}")
+        self.name, self.lr = name, lr
+        self.beta1, self.beta2, self.tau = momentum, beta2, tau
         self.first: State = {}
         self.second: State = {}
 
@@ -46,14 +63,14 @@ class ServerOptimizer(SharedModel):
         return kept | {f"second/{name}": value for name, value in self.second.items()}
 
     def restore(self, moments: Arrays) -> None:
-        """Go on from what `moments` gave."""
+        """Continue from what `moments` gave."""
         self.first = {k[6:]: v for k, v in moments.items() if k.startswith("first/")}
         self.second = {k[7:]: v for k, v in moments.items() if k.startswith("second/")}
 
     def _direction(self, name: str, update: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        if self.name is ServerOptimizerName.fedavg:
+        if self.name == "fedavg":
             return update
-        if self.name is ServerOptimizerName.fedavgm:
+        if self.name == "fedavgm":
             self.first[name] = self.beta1 * self.first.get(name, 0.0) + update
             return self.first[name]
         self.first[name] = self.beta1 * self.first.get(name, 0.0) + (1 - self.beta1) * update

@@ -1,6 +1,6 @@
 """One round of the federation, from top to bottom.
 
-Sample, charge, configure, receive, check, clip, sum, noise, apply.
+Sample, charge, configure, receive, check, clip, sum, noise, apply, evaluate, commit.
 
 This is the one place where a client's reply becomes part of the model. Nothing from a reply is used
 before `_contribution` has checked it.
@@ -11,20 +11,22 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from dp_fedmed.config import FederationConfig, Weighting
 from dp_fedmed.crash_points import crash_point
 from dp_fedmed.errors import Interrupted, TooFewClients
 from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.charges import StoredRelease
 from dp_fedmed.federation.exchange import exchange
+from dp_fedmed.federation.messages import RoundOrder
+from dp_fedmed.federation.nodes import names_of_nodes
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.federation.replies import LARGEST_NORM, checked_metrics, counted_examples, refusal
@@ -32,17 +34,35 @@ from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
 from dp_fedmed.federation.stopping import StopRequest
 from dp_fedmed.learning.server_step import ServerStep
-from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
+from dp_fedmed.privacy.mechanisms.base import ServerMechanism, add, exact_inputs
 from dp_fedmed.privacy.streams.noise import Purpose
 from dp_fedmed.privacy.streams.reproducible import stream
-from dp_fedmed.run.journal import StoredRelease
-from dp_fedmed.site.keys import RoundSecrets
+from dp_fedmed.privacy.streams.rounds import RoundStreams
 
 logger = logging.getLogger(__name__)
 
-Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
-
 MOST_WARNINGS = 10  # different ones about one client; more would let it fill the log
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSettings:
+    """How rounds are run.
+
+    Attributes:
+        num_rounds: of the whole run.
+        weight_by_examples: whether an answer counts by its client's records where nobody noises it.
+        min_clients: a round with fewer usable replies ends the run; None for at least one.
+        evaluate_every: rounds between evaluations at the server; 0 for none.
+        client_evaluate_every: rounds between evaluations at clients; 0 for none.
+        client_evaluate_max: clients that evaluate in such a round.
+    """
+
+    num_rounds: int
+    weight_by_examples: bool = True
+    min_clients: int | None = None
+    evaluate_every: int = 1
+    client_evaluate_every: int = 0
+    client_evaluate_max: int = 100
 
 
 @dataclass
@@ -59,88 +79,134 @@ class RoundRecord:
     epsilons: dict[str, float] = field(default_factory=dict)
 
 
+class RoundLedger(Protocol):
+    """What a private round is paid with, and where its secret streams come from."""
+
+    guard: PrivacyGuard
+
+    def streams(self, server_round: int, model: model_arrays.State) -> RoundStreams:
+        """The server's streams of a round."""
+
+
+class RoundObserver(Protocol):
+    """Takes part in the end of every round, and of round 0."""
+
+    def evaluate(self, server_round: int, arrays: ArrayRecord) -> Mapping[str, float] | None:
+        """Metrics of a round's model at the server, in rounds that evaluate there."""
+
+    def end_round(self, record: RoundRecord) -> None:
+        """Commit and report a round; `DPStrategy.arrays` is its model."""
+
+
+class Unobserved:
+    """Nobody looks."""
+
+    def evaluate(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Nothing is evaluated."""
+
+    def end_round(self, record: RoundRecord) -> None:
+        """Nothing is kept."""
+
+
 class DPStrategy(Strategy):
-    """Federated averaging by stable client names, with the server optimizer of the configuration.
+    """Federated averaging by stable client names, private if a mechanism and a ledger are given.
 
     Args:
-        config: the federation's settings.
-        nodes: each client's Flower node by its name.
+        settings: how many rounds, and how they are evaluated.
         sampler: decides who takes part.
-        seed: for the draw of clients that evaluate.
-        on_round: called with the record of every finished round, and of round 0.
-        guard: the run's privacy budget; None in style `none`.
+        nodes: each client's Flower node by its name; None to meet as many as `num_clients`.
+        num_clients: how many nodes to wait for, where they are not given.
         mechanism: bounds and noises the sum of answers; None where the server adds no noise.
-        step: what the server makes of the answers; the configured optimizer unless given.
-        secrets: the streams of a round, given its number and the model that is sent.
+        ledger: what is spent, written down before a round; needed where anything is protected.
+        step: what the server makes of the answers; FedAvg unless given.
+        observer: evaluates, commits and reports each round.
+        order: what clients are sent besides the model.
+        answers: whether clients answer changes of the model, or whole models.
+        seed: for the draw of clients that evaluate, and of cohorts that are no secret.
         stop: what the user asks for while the run lasts.
     """
 
     def __init__(
         self,
-        config: FederationConfig,
+        settings: RoundSettings,
         *,
-        nodes: Mapping[str, int],
         sampler: Sampler,
-        seed: int,
-        on_round: Callable[[RoundRecord], None] = lambda record: None,
-        guard: PrivacyGuard | None = None,
-        mechanism: ClientLevelMechanism | None = None,
+        nodes: Mapping[str, int] | None = None,
+        num_clients: int | None = None,
+        mechanism: ServerMechanism | None = None,
+        ledger: RoundLedger | None = None,
         step: ServerStep | None = None,
-        secrets: Callable[[int, model_arrays.State], RoundSecrets] | None = None,
+        observer: RoundObserver | None = None,
+        order: RoundOrder | None = None,
+        answers: Literal["updates", "weights"] = "updates",
+        seed: int = 0,
         stop: StopRequest | None = None,
     ) -> None:
-        if mechanism is not None and (guard is None or secrets is None):
-            raise ValueError("noise at the server needs a guard to charge and secrets to draw from")
-        self.config, self.nodes, self.sampler, self.seed = config, dict(nodes), sampler, seed
-        self.on_round = on_round
-        self.guard, self.mechanism, self.secrets, self.stop = guard, mechanism, secrets, stop
+        if mechanism is not None and ledger is None:
+            raise ValueError("noise at the server needs a ledger to charge and to draw from")
+        self.settings, self.sampler, self.seed = settings, sampler, seed
+        self.mechanism, self.ledger, self.order = mechanism, ledger, order
+        self.guard = None if ledger is None else ledger.guard
+        self.observer: RoundObserver = observer or Unobserved()
+        self.answers, self.num_clients, self.stop = answers, num_clients, stop
         self.hides_cohorts = mechanism is not None and mechanism.hides_cohorts
         self._shown = cohort_logger if self.hides_cohorts else logger
-        self.optimizer: ServerStep = step or ServerOptimizer(config)
+        self.optimizer: ServerStep = step or ServerOptimizer()
         self.arrays = ArrayRecord()
-        self._names = {node_id: name for name, node_id in self.nodes.items()}
+        self.nodes: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._meet(nodes or {})
         self._record = RoundRecord(server_round=0)
         self._replayed: StoredRelease | None = None
-        self._made_secrets: tuple[ArrayRecord, RoundSecrets] | None = None
+        self._made_streams: tuple[ArrayRecord, RoundStreams] | None = None
         self._warned: defaultdict[str, set[str]] = defaultdict(set)
         self._unasked: set[tuple[str, int]] = set()  # warned of in this run, by log and node
 
+    def _meet(self, nodes: Mapping[str, int]) -> None:
+        self.nodes = dict(nodes)
+        self._names = {node_id: name for name, node_id in self.nodes.items()}
+
     def summary(self) -> None:
         """Log the set-up as a tree."""
-        config = self.config
-        logger.info("federation of %d clients, %d rounds", len(self.nodes), config.num_rounds)
-        logger.info("├── sampler: %s, rate %g", config.sampler, config.sample_rate)
-        logger.info("├── weights: %s", config.weighting)
-        logger.info("└── server optimizer: %s, lr %g", config.server_optimizer, config.server_lr)
+        rounds, sampler = self.settings.num_rounds, self.sampler
+        weights = "examples" if self.settings.weight_by_examples else "uniform"
+        kind = type(sampler).__name__.removesuffix("Sampler").lower()
+        logger.info("federation of %d clients, %d rounds", len(self.nodes), rounds)
+        logger.info("├── sampler: %s, rate %g", kind, sampler.rate)
+        logger.info("├── weights: %s", weights if self.mechanism is None else "by the mechanism")
+        logger.info("└── server step: %s", getattr(self.optimizer, "name", "the learner's own"))
 
     def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
+        num_rounds: int | None = None,
         timeout: float | None = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Evaluate | None = None,
+        evaluate_fn: Any = None,
         after_round: int | None = None,
     ) -> Result:
         """Run every round, or those after `after_round`; `self.arrays` is the last good model.
 
-        Flower's own loop cannot stop early, report a round or begin in the middle, so the loop is
+        Flower's own loop cannot stop early, commit a round or begin in the middle, so the loop is
         here.
 
         Raises:
             TooFewClients: when a round has too few usable replies.
             Interrupted: at the end of a round, if the user asked for it.
         """
+        if not self.nodes:
+            self._meet(names_of_nodes(grid, self.num_clients or 1, timeout=timeout))
         self.summary()
         self.arrays = initial_arrays
         result = Result(arrays=initial_arrays)
         if after_round is None:
             self._record = RoundRecord(server_round=0)
             self._evaluate_here(0, evaluate_fn, result)
-            self.on_round(self._record)
-        for server_round in range((after_round or 0) + 1, num_rounds + 1):
+            self.observer.end_round(self._record)
+        last = self.settings.num_rounds if num_rounds is None else num_rounds
+        for server_round in range((after_round or 0) + 1, last + 1):
             if self.stop is not None and self.stop.after_round:
                 raise Interrupted
             started = time.perf_counter()
@@ -158,7 +224,7 @@ class DPStrategy(Strategy):
             self._evaluate_at_clients(grid, server_round, evaluate_config, timeout, result)
             self._evaluate_here(server_round, evaluate_fn, result)
             self._record.seconds = time.perf_counter() - started
-            self.on_round(self._record)
+            self.observer.end_round(self._record)
         return result
 
     def configure_train(
@@ -173,7 +239,7 @@ class DPStrategy(Strategy):
         if self.guard is None:
             cohort = self._draw(server_round)
         else:
-            digest = self._secrets(server_round).digest if self.secrets is not None else b""
+            digest = self._streams(server_round).digest
             cohort = self.guard.open_round(server_round, digest, lambda: self._draw(server_round))
             if self.guard.journal is not None:
                 self._replayed = self.guard.journal.stored()
@@ -186,19 +252,19 @@ class DPStrategy(Strategy):
     def _draw(self, server_round: int) -> list[str]:
         """The cohort: secret where the guarantee rests on hidden cohorts, else from the seed."""
         if self.hides_cohorts:
-            rng = self._secrets(server_round).sampling(Purpose.COHORT)
+            rng = self._streams(server_round).sampling(Purpose.COHORT)
         else:
             rng = stream(self.seed, "cohort", server_round)
         return self.sampler.cohort(list(self.nodes), rng)
 
-    def _secrets(self, server_round: int) -> RoundSecrets:
-        """The streams of a round; the model is digested once."""
-        if self.secrets is None:
+    def _streams(self, server_round: int) -> RoundStreams:
+        """The secret streams of a round; the model is digested once."""
+        if self.ledger is None:
             raise ValueError("this strategy has no secret streams")
-        made = self._made_secrets
+        made = self._made_streams
         if made is None or made[0] is not self.arrays or made[1].server_round != server_round:
-            secrets = self.secrets(server_round, model_arrays.from_record(self.arrays))
-            made = self._made_secrets = (self.arrays, secrets)
+            streams = self.ledger.streams(server_round, model_arrays.from_record(self.arrays))
+            made = self._made_streams = (self.arrays, streams)
         return made[1]
 
     def aggregate_train(
@@ -206,8 +272,8 @@ class DPStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The next model, or None when nobody contributed; and the mean training loss."""
         model = model_arrays.from_record(self.arrays)
+        average: Mapping[str, np.ndarray[Any, Any]] | None
         if self.mechanism is not None:
-            average: Mapping[str, np.ndarray[Any, Any]] | None
             average = self._noised_average(server_round, model, replies, self.mechanism)
         else:
             average = self._plain_average(model, replies)
@@ -223,26 +289,23 @@ class DPStrategy(Strategy):
         server_round: int,
         model: model_arrays.State,
         replies: Iterable[Message],
-        mechanism: ClientLevelMechanism,
+        mechanism: ServerMechanism,
     ) -> Mapping[str, np.ndarray[Any, Any]]:
         """The released average: durable before anything is made of it; from disk if it was."""
         if self._replayed is not None:
-            mechanism.clip_norm = self._replayed.clip_norm
+            mechanism.restore(self._replayed.state)
             return self._replayed.average
-        mechanism.start(self.optimizer.answer_like(model))
-        contributed = 0
+        total, contributed = mechanism.empty(self.optimizer.answer_like(model)), 0
         for name, update, _ in self._contributions(model, replies):
-            mechanism.add(update, name)
+            add(total, mechanism.bound(update, client=name))
             contributed += 1
         if not self.hides_cohorts:
             self._require_enough(contributed)
-        secrets = self._secrets(server_round)
+        streams = self._streams(server_round)
+        average = mechanism.release(total, streams)  # an empty cohort too releases noise
         journal = self.guard.journal if self.guard is not None else None
-        if self.guard is None or journal is None:
-            return mechanism.release(secrets)  # an empty cohort too releases noise
-        inputs = mechanism.inputs(secrets)
-        average = mechanism.release(secrets)
-        journal.release(inputs, average, mechanism.clip_norm)
+        if journal is not None:
+            journal.release(exact_inputs(total, streams), average, mechanism.state())
         return average
 
     def _plain_average(
@@ -253,7 +316,7 @@ class DPStrategy(Strategy):
         contributed = 0
         for name, update, examples in self._contributions(model, replies):
             contributed += 1
-            weight = examples if self.config.weighting is Weighting.examples else 1.0
+            weight = examples if self.settings.weight_by_examples else 1.0
             updates.add(self.optimizer.whole(update, name), weight)
         self._require_enough(contributed)
         return updates.result()
@@ -281,13 +344,13 @@ class DPStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Messages to at most `client_evaluate_max` clients, in rounds that evaluate at clients."""
-        every, last = self.config.client_evaluate_every, self.config.num_rounds
+        every, last = self.settings.client_evaluate_every, self.settings.num_rounds
         if every == 0 or (server_round % every and server_round != last):
             return []
         names = sorted(self.nodes)
-        if len(names) > self.config.client_evaluate_max:
+        if len(names) > self.settings.client_evaluate_max:
             rng = stream(self.seed, "evaluate", server_round)
-            chosen = rng.choice(len(names), self.config.client_evaluate_max, replace=False)
+            chosen = rng.choice(len(names), self.settings.client_evaluate_max, replace=False)
             names = [names[i] for i in sorted(chosen)]
         return self._messages("evaluate", names, server_round, arrays, config)
 
@@ -330,16 +393,23 @@ class DPStrategy(Strategy):
         messages = []
         whole = None if self.optimizer.is_shared else model_arrays.from_record(arrays)
         for name in names:
-            told: dict[str, Any] = {**config, "round": server_round}
-            if self.guard is not None and message_type == "train":
-                told |= self.guard.told(name)
-                journal = self.guard.journal
-                told["ledger"] = len(journal.ledger.records) if journal is not None else 0
             own = arrays if whole is None else self._part(whole, name)
-            content = RecordDict({"arrays": own, "config": ConfigRecord(told)})
+            sent = self._order(name, server_round, message_type == "train")
+            content = RecordDict({"arrays": own, "config": ConfigRecord({**config, **sent})})
             node = self.nodes[name]
             messages.append(Message(content, node, message_type, group_id=str(server_round)))
         return messages
+
+    def _order(self, name: str, server_round: int, is_training: bool) -> ConfigRecord:
+        """What a client is sent besides the model."""
+        if self.order is None:
+            return ConfigRecord({"server-round": server_round})
+        order = replace(self.order, server_round=server_round)
+        if self.guard is not None and is_training:
+            journal = self.guard.journal
+            length = journal.length if journal is not None else 0
+            order = replace(order, records=self.guard.order(name), ledger=length)
+        return order.to_record()
 
     def _exchange(
         self,
@@ -396,12 +466,14 @@ class DPStrategy(Strategy):
                 self.guard.check_examples(name, examples)
                 self.guard.check_reply(name, content.config_records.get("privacy"))
             most = LARGEST_NORM if self.mechanism is None else None  # a mechanism clips
-            update = model_arrays.checked(content.array_records["arrays"], like, max_norm=most)
+            answer = model_arrays.checked(content.array_records["arrays"], like, max_norm=most)
         except (ValueError, KeyError) as error:
             reason = self._record.failed[name] = refusal(error)
             self._warn(self._shown, name, "contributed nothing", reason)
             return None
-        return update, examples, metrics.get("train_loss")
+        if self.answers == "weights":
+            answer = {key: np.subtract(value, like[key]) for key, value in answer.items()}
+        return answer, examples, metrics.get("train_loss")
 
     def _warn(self, shown: logging.Logger, name: str, what: str, reason: str) -> None:
         """Say something about a client once, however often it happens."""
@@ -411,7 +483,7 @@ class DPStrategy(Strategy):
             shown.warning("round %d: %s %s: %s", self._record.server_round, name, what, reason)
 
     def _require_enough(self, contributed: int) -> None:
-        wanted = self.config.min_clients
+        wanted = self.settings.min_clients
         if wanted is None and not self._record.failed:
             return  # nobody was drawn, or those who were have no records: the model stays
         if contributed < (wanted or 1):
@@ -439,13 +511,17 @@ class DPStrategy(Strategy):
             if metrics is not None:
                 result.evaluate_metrics_clientapp[server_round] = metrics
 
-    def _evaluate_here(self, server_round: int, evaluate: Evaluate | None, result: Result) -> None:
-        every, last = self.config.evaluate_every, self.config.num_rounds
-        due = every > 0 and (server_round % every == 0 or server_round == last)
-        metrics = evaluate(server_round, self.arrays) if evaluate is not None and due else None
-        if metrics is not None:
-            result.evaluate_metrics_serverapp[server_round] = metrics
-            self._record.server_metrics = {key: float(metrics[key]) for key in metrics}  # type: ignore[arg-type]
+    def _evaluate_here(self, server_round: int, evaluate_fn: Any, result: Result) -> None:
+        every, last = self.settings.evaluate_every, self.settings.num_rounds
+        if every == 0 or (server_round % every and server_round != last):
+            return
+        metrics = self.observer.evaluate(server_round, self.arrays)
+        if evaluate_fn is not None:  # as Flower's own strategies have it
+            metrics = {**(metrics or {}), **(evaluate_fn(server_round, self.arrays) or {})}
+        if metrics:
+            found = {key: float(value) for key, value in metrics.items()}
+            result.evaluate_metrics_serverapp[server_round] = MetricRecord(dict(found))
+            self._record.server_metrics = found
 
 
 def _weighted_mean(pairs: list[tuple[float, int]]) -> float:

@@ -6,24 +6,60 @@ Whatever is learnt, the apps around them send, charge, noise, commit and report 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord
 
-from dp_fedmed.config import Config, TaskKind, Topology
-from dp_fedmed.data import DataSet, Records
-from dp_fedmed.federation.sampling import Sampler
-from dp_fedmed.learning.server_step import ServerStep
-from dp_fedmed.planning.plan import PrivacyPlan
-from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
-from dp_fedmed.run.directory import RunDirectory
-from dp_fedmed.site.keys import RoundSecrets
-from dp_fedmed.site.ledger import RecordPlan
+from dp_fedmed.data import Records
+from dp_fedmed.privacy.mechanisms.base import RecordMechanism
+from dp_fedmed.privacy.streams.rounds import RoundStreams
 
 State = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """A few test images with what the final model finds in them.
+
+    Attributes:
+        kind: which sheet shows them.
+        images: (n, channels, height, width).
+        truth: masks, (n, height, width).
+        found: predicted masks, or pixel scores of an anomaly task.
+        titles: one per image.
+    """
+
+    kind: Literal["segmentation", "anomaly"]
+    images: np.ndarray[Any, Any]
+    truth: np.ndarray[Any, Any]
+    found: np.ndarray[Any, Any]
+    titles: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientModel:
+    """One client's own final model, where each has one."""
+
+    model: State
+    val: Mapping[str, float]
+    test: Mapping[str, float]
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What belongs to a final model besides itself.
+
+    Attributes:
+        content: for `evaluation.json`, if there is anything to write.
+        pictures: for `pictures.png`, likewise.
+        clients: the models of a run in which each client has its own.
+    """
+
+    content: Mapping[str, Any] | None = None
+    pictures: Pictures | None = None
+    clients: Mapping[str, ClientModel] = field(default_factory=dict)
 
 
 class Learner(Protocol):
@@ -32,30 +68,21 @@ class Learner(Protocol):
     def initial(self) -> State:
         """The model before the first round, in the order that digests depend on."""
 
-    def told(self) -> dict[str, Any]:
+    def order(self) -> dict[str, Any]:
         """What every client must know besides the model."""
 
-    def settled(self, config: Config) -> Config:
-        """The configuration with open choices made, before records are protected with it.
+    def settle(self, grad_mode: str) -> str:
+        """How gradients of single records will be computed, before records are protected so.
 
         Raises:
-            ConfigError: if what it says cannot be protected.
+            ConfigError: if records cannot be protected.
         """
-
-    def mechanism(self, plan: PrivacyPlan, sampler: Sampler) -> ClientLevelMechanism | None:
-        """What the server clips and noises, if anything."""
-
-    def step(self, plan: PrivacyPlan | None, sampler: Sampler) -> ServerStep:
-        """What the server makes of a round's answers."""
-
-    def advice(self, plan: PrivacyPlan, sampler: Sampler) -> str | None:
-        """What the user should know before anything is spent, from public numbers."""
 
     def evaluate(self, state: State, split: str) -> dict[str, float]:
         """Metrics on the server's `val` or `test` records; what is undefined is left out."""
 
-    def finish(self, state: State, directory: RunDirectory) -> None:
-        """Write what belongs to the final model besides itself."""
+    def finish(self, state: State) -> Evaluation:
+        """What belongs to the final model besides itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,50 +94,39 @@ class LocalRound:
         server_round: the round.
         received: the model.
         records: the client's own.
-        plan: what its records are charged with; None where they are not protected.
-        secrets: its streams, for the same.
+        mechanism: protects its records; None where they are not protected.
+        streams: its secret streams, for the same.
     """
 
     name: str
     server_round: int
     received: State
     records: Records
-    plan: RecordPlan | None = None
-    secrets: RoundSecrets | None = None
+    mechanism: RecordMechanism | None = None
+    streams: RoundStreams | None = None
 
 
 class LocalWork(Protocol):
-    """A client's half: made once per process, told the model with every message."""
+    """A client's half: made once per process, given the model with every message."""
 
     def build(self, input_shape: Sequence[int], num_classes: int) -> None:
         """Make what every round needs; once per process, before it forks where it does."""
 
-    def accept(self, sent: ArrayRecord) -> State:
-        """The model that a server sent, if it can be one.
+    def expected(self) -> State | None:
+        """Arrays like those of the model that a server may send; None for any finite ones."""
 
-        Raises:
-            ArrayError: naming the array that cannot.
-        """
-
-    def agree(self, told: ConfigRecord) -> None:
+    def agree(self, order: Mapping[str, Any]) -> None:
         """Refuse a server that counts on another computation than this client's.
 
         Raises:
             ConfigError: naming the setting.
         """
 
-    def plan(self, told: ConfigRecord, records: int) -> RecordPlan:
-        """What the server asks for, if that is what this client's own settings imply.
-
-        Raises:
-            ConfigError: if it is not.
-        """
-
-    def vet(self, plan: RecordPlan, records: Records) -> None:
+    def vet(self, mechanism: RecordMechanism, records: Records) -> None:
         """What a site of its own tries for itself before it pays: it takes nobody's word for it.
 
         Raises:
-            ConfigError: if the plan would not protect its records.
+            ConfigError: if the mechanism would not protect its records.
         """
 
     def train(self, work: LocalRound) -> tuple[State, dict[str, float]]:
@@ -118,43 +134,3 @@ class LocalWork(Protocol):
 
     def evaluate(self, received: State, records: Records) -> dict[str, float]:
         """Metrics of a model on this client's records."""
-
-
-def make_learner(
-    config: Config, data: DataSet, clients: Mapping[str, int] = MappingProxyType({})
-) -> Learner:
-    """The server's half of what the configuration names.
-
-    Args:
-        config: the run's.
-        data: the server's own.
-        clients: each one's number of records where `Config.asks_for_sizes`, else 0.
-    """
-    num_records = sum(clients.values())
-    if config.federation.topology is Topology.local_only:
-        from dp_fedmed.learning.local_only import LocalOnlyLearner
-
-        each = num_records // max(1, len(clients))
-        return LocalOnlyLearner(_one_learner(config, data, each), list(clients), config)
-    return _one_learner(config, data, num_records)
-
-
-def _one_learner(config: Config, data: DataSet, num_records: int) -> Learner:
-    if config.task.kind is TaskKind.anomaly:
-        from dp_fedmed.learning.anomaly.learner import AnomalyLearner
-
-        return AnomalyLearner(config, data, num_records)
-    from dp_fedmed.learning.networks.learner import GradientLearner
-
-    return GradientLearner(config, data)
-
-
-def make_work(config: Config) -> LocalWork:
-    """A client's half of what the configuration names."""
-    if config.task.kind is TaskKind.anomaly:
-        from dp_fedmed.learning.anomaly.learner import AnomalyWork
-
-        return AnomalyWork(config)
-    from dp_fedmed.learning.networks.learner import GradientWork
-
-    return GradientWork(config)

@@ -1,4 +1,4 @@
-"""Each client alone: one model a client, side by side in one state, and nothing is averaged.
+"""Each client alone: one model per client, side by side in one state, and nothing is averaged.
 
 Everything else of a run stays as it is: the same rounds, charges, checkpoints and reports. What a
 client is sent, and what it answers, is about its own model only.
@@ -9,20 +9,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dp_fedmed.config import Config, better
-from dp_fedmed.federation.sampling import Sampler
-from dp_fedmed.learning.base import Learner, State
+from dp_fedmed.learning.base import ClientModel, Evaluation, Learner, State
 from dp_fedmed.learning.server_step import Arrays, Collector, ServerStep
-from dp_fedmed.planning.plan import PrivacyPlan
-from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
-from dp_fedmed.run.directory import RunDirectory
-
-CLIENTS_FOLDER, CLIENTS_FILE = "clients", "clients.json"
 
 
 def part_of(state: Arrays, name: str) -> State:
@@ -41,7 +33,7 @@ def in_place_of(part: Arrays, name: str) -> State:
 
 
 class LocalOnlyStep:
-    """One server's step a client, each on its own model."""
+    """One server's step per client, each on its own model."""
 
     is_shared = False
 
@@ -115,12 +107,15 @@ class LocalOnlyLearner:
     Args:
         inner: what each of them learns.
         names: the clients'.
-        config: the run's.
+        metric: whose spread over the clients is told.
+        sign: −1 where less of it is better.
     """
 
-    def __init__(self, inner: Learner, names: Sequence[str], config: Config) -> None:
+    def __init__(
+        self, inner: Learner, names: Sequence[str], *, metric: str, sign: float = 1.0
+    ) -> None:
         self.inner, self.names = inner, sorted(names)
-        self.metric = config.task.metric
+        self.metric, self.sign = metric, sign
         self._tested: dict[str, dict[str, float]] = {}
 
     def initial(self) -> State:
@@ -131,62 +126,39 @@ class LocalOnlyLearner:
             state |= in_place_of({key: np.copy(value) for key, value in first.items()}, name)
         return state
 
-    def told(self) -> dict[str, Any]:
-        """What the inner learner tells."""
-        return self.inner.told()
+    def order(self) -> dict[str, Any]:
+        """What the inner learner orders."""
+        return self.inner.order()
 
-    def settled(self, config: Config) -> Config:
+    def settle(self, grad_mode: str) -> str:
         """What the inner learner settles."""
-        return self.inner.settled(config)
-
-    def mechanism(self, plan: PrivacyPlan, sampler: Sampler) -> ClientLevelMechanism | None:
-        """None: nothing is added up that a server could noise."""
-        return None
-
-    def step(self, plan: PrivacyPlan | None, sampler: Sampler) -> LocalOnlyStep:
-        """One step a client, with its own plan."""
-        return LocalOnlyStep(
-            {
-                name: self.inner.step(None if plan is None else _own(plan, name), sampler)
-                for name in self.names
-                if plan is None or name in plan.clients
-            }
-        )
-
-    def advice(self, plan: PrivacyPlan, sampler: Sampler) -> str | None:
-        """The first client's that there is advice for."""
-        for name in plan.clients:
-            advice = self.inner.advice(_own(plan, name), sampler)
-            if advice is not None:
-                return f"{name}: {advice}"
-        return None
+        return self.inner.settle(grad_mode)
 
     def evaluate(self, state: State, split: str) -> dict[str, float]:
         """Means over the clients' models; of the task's metric also sd, worst and best."""
         by_client = {name: self.inner.evaluate(part_of(state, name), split) for name in self.names}
         if split == "test":
             self._tested = by_client
-        return over_clients(list(by_client.values()), self.metric)
+        return over_clients(list(by_client.values()), self.metric, sign=self.sign)
 
-    def finish(self, state: State, directory: RunDirectory) -> None:
-        """A folder a client with its model, and `clients.json` with what each model is worth."""
-        described = {}
+    def finish(self, state: State) -> Evaluation:
+        """Each client's own model, and what it is worth."""
+        clients = {}
         for name in self.names:
             part = part_of(state, name)
-            folder = directory.path / CLIENTS_FOLDER / name
-            folder.mkdir(parents=True, exist_ok=True)
-            own = RunDirectory(folder)
-            own.save_model(part)
-            self.inner.finish(part, own)
-            described[name] = {
-                "model": str((folder / "model.safetensors").relative_to(directory.path)),
-                "val": _finite(self.inner.evaluate(part, "val")),
-                "test": _finite(self._tested.get(name, {})),
-            }
-        directory.write_json(CLIENTS_FILE, described)
+            evaluation = self.inner.finish(part)
+            clients[name] = ClientModel(
+                model=part,
+                val=_finite(self.inner.evaluate(part, "val")),
+                test=_finite(self._tested.get(name, {})),
+                evaluation=evaluation,
+            )
+        return Evaluation(clients=clients)
 
 
-def over_clients(metrics: Sequence[Mapping[str, float]], main: str) -> dict[str, float]:
+def over_clients(
+    metrics: Sequence[Mapping[str, float]], main: str, *, sign: float = 1.0
+) -> dict[str, float]:
     """Means of finite values; of the main metric also its spread over the clients.
 
     >>> over_clients([{"accuracy": 0.5}, {"accuracy": 1.0}], "accuracy")["accuracy/clients_worst"]
@@ -199,7 +171,7 @@ def over_clients(metrics: Sequence[Mapping[str, float]], main: str) -> dict[str,
             continue
         found[key] = statistics.fmean(values)
         if key == main:
-            ranked = sorted(values, key=lambda value: better(main) * value)
+            ranked = sorted(values, key=lambda value: sign * value)
             found[f"{key}/clients_sd"] = statistics.stdev(values) if len(values) > 1 else 0.0
             found[f"{key}/clients_worst"] = ranked[0]
             found[f"{key}/clients_best"] = ranked[-1]
@@ -208,7 +180,3 @@ def over_clients(metrics: Sequence[Mapping[str, float]], main: str) -> dict[str,
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
     return {key: value for key, value in metrics.items() if math.isfinite(value)}
-
-
-def _own(plan: PrivacyPlan, name: str) -> PrivacyPlan:
-    return replace(plan, clients={name: plan.clients[name]})

@@ -19,17 +19,12 @@ from dp_fedmed.config import (
     UserPrivacyConfig,
 )
 from dp_fedmed.data import DataSet, training_parts
-from dp_fedmed.federation.sampling import Sampler, make_sampler
-from dp_fedmed.planning.plan import (
-    ClientPlan,
-    PrivacyPlan,
-    make_plan,
-    round_shape,
-    with_accountant,
-)
+from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
+from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.planning.plan import make_plan, make_sampler, round_shape, with_accountant
 from dp_fedmed.privacy import History, PrivacyEvent
 from dp_fedmed.privacy.accounting.history import Method, most_repeats
-from dp_fedmed.privacy.mechanisms.client_level import split_noise
+from dp_fedmed.privacy.mechanisms.adaptive_clipping import split_noise
 
 #: Up to so many different clients are shown, and accounted by PLD, one by one.
 MOST_ROWS = 12
@@ -151,7 +146,7 @@ def forecast(config: Config, records: Mapping[str, int], *, fast: bool = False) 
     Raises:
         ConfigError: if a target cannot be met, or clipping cannot adapt with so few clients.
     """
-    sampler = make_sampler(config.federation)
+    sampler = make_sampler(config)
     cohort = sampler.expected(config.num_sites)
     if config.privacy.style is PrivacyStyle.none:
         return Forecast(

@@ -10,13 +10,13 @@ from typing import Any
 
 from dp_fedmed.config import Config, PrivacyStyle, SamplerName, TaskKind
 from dp_fedmed.config.arithmetic import not_against_server
+from dp_fedmed.federation.charges import to_entries
 from dp_fedmed.planning.forecast import Forecast, Spending, forecast, rounds_within
 from dp_fedmed.planning.plan import delta_warning
 from dp_fedmed.privacy import PrivacyEvent, calibrate, compute_noise_multiplier
 from dp_fedmed.privacy.accounting.history import Method
 from dp_fedmed.privacy.accounting.odds import guess_probability, percent_up
 from dp_fedmed.run.data_ledger import DataLedger, RunSpending
-from dp_fedmed.run.shared_events import to_entries
 
 OTHER_TARGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
 OTHER_NOISES = (0.5, 0.75, 1.0, 1.5, 2.0)

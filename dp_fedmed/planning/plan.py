@@ -9,127 +9,26 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 from dp_fedmed.config import AccountantName, Calibration, Config, TaskKind, TrainingConfig
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.federation.budget import MOST_TIGHT
+from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan, Spent
+from dp_fedmed.federation.sampling import SAMPLERS, Sampler
 from dp_fedmed.privacy import (
     History,
-    PrivacyAccountant,
-    PrivacyEvent,
     calibrate,
     compute_noise_multiplier,
 )
-from dp_fedmed.privacy.accounting.events import Adjacency
-from dp_fedmed.run.shared_events import OLD_RELATION
+from dp_fedmed.privacy.accounting.events import Adjacency, record_event
 
 logger = logging.getLogger(__name__)
 
-#: With more different clients than this, RDP calibrates each of them: PLD takes a second for ten.
-MOST_TIGHT = 32
 
-
-@dataclass(frozen=True, kw_only=True)
-class ClientPlan:
-    """One client's record-level plan."""
-
-    records: int
-    sample_rate: float
-    steps: int
-    participations: int | None
-    noise_multiplier: float
-    is_private: bool = True
-    adjacency: Adjacency = "zero_out"
-
-    @property
-    def round_event(self) -> PrivacyEvent:
-        """What one round costs a record of this client."""
-        return record_event(
-            noise_multiplier=self.noise_multiplier,
-            sample_rate=self.sample_rate,
-            steps=self.steps,
-            adjacency=self.adjacency,
-            is_private=self.is_private,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrivacyPlan:
-    """A run's plan: record level by client, and client level."""
-
-    delta_sample: float | None
-    delta_user: float | None
-    clients: Mapping[str, ClientPlan]
-    user_event: PrivacyEvent | None
-
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in the ledger; clients with one plan share an entry."""
-        shared: dict[ClientPlan, list[str]] = {}
-        for name, plan in self.clients.items():
-            shared.setdefault(plan, []).append(name)
-        return {
-            "delta_sample": self.delta_sample,
-            "delta_user": self.delta_user,
-            "user_event": None if self.user_event is None else self.user_event.to_json(),
-            "clients": [{**asdict(plan), "names": names} for plan, names in shared.items()],
-        }
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> PrivacyPlan:
-        """Read a plan back."""
-        clients = {}
-        for entry in content["clients"]:
-            settings = {key: value for key, value in entry.items() if key != "names"}
-            if settings.get("adjacency") == OLD_RELATION:
-                settings["adjacency"] = "zero_out"
-            clients.update(dict.fromkeys(entry["names"], ClientPlan(**settings)))
-        event = content["user_event"]
-        return cls(
-            delta_sample=content["delta_sample"],
-            delta_user=content["delta_user"],
-            clients=dict(sorted(clients.items())),
-            user_event=None if event is None else PrivacyEvent.from_json(event),
-        )
-
-    def accountant(self, config: Config) -> PrivacyAccountant:
-        """An accountant with this plan's δ and the config's budgets."""
-        sample, user = config.privacy.sample, config.privacy.user
-        return PrivacyAccountant(
-            self.delta_sample or self.delta_user or 1e-5,
-            target_epsilon=sample.target_epsilon if self.delta_sample is not None else None,
-            user_target_delta=self.delta_user,
-            user_target_epsilon=user.target_epsilon if self.delta_user is not None else None,
-            method=config.privacy.accountant.value,
-        )
-
-
-def record_event(
-    *,
-    noise_multiplier: float,
-    sample_rate: float,
-    steps: int,
-    adjacency: Adjacency = "zero_out",
-    is_private: bool = True,
-) -> PrivacyEvent:
-    """So many noised steps with a client's records: all of them, or Poisson batches."""
-    if sample_rate == 1.0:
-        return PrivacyEvent.full(
-            unit="record",
-            noise_multiplier=noise_multiplier,
-            count=steps,
-            adjacency=adjacency,
-            is_private=is_private,
-        )
-    return PrivacyEvent.poisson(
-        unit="record",
-        noise_multiplier=noise_multiplier,
-        sample_rate=sample_rate,
-        count=steps,
-        adjacency=adjacency,
-        is_private=is_private,
-    )
+def make_sampler(config: Config) -> Sampler:
+    """Who takes part in a round, as configured."""
+    return SAMPLERS[config.federation.sampler](rate=config.federation.sample_rate)
 
 
 def record_adjacency(config: Config) -> Adjacency:
@@ -170,23 +69,13 @@ def round_shape(config: Config, records: int) -> tuple[float, int]:
     return sample_rate(records, config.training), steps_per_round(records, config.training)
 
 
-@dataclass(frozen=True)
-class Spent:
-    """What earlier phases of a run have spent: by client for records, and for clients."""
-
-    rounds: int = 0
-    clients: Mapping[str, History] = field(default_factory=dict)
-    participations: Mapping[str, int] = field(default_factory=dict)
-    federation: History = field(default_factory=History)
-
-
 def make_plan(
     config: Config,
     *,
     records: Mapping[str, int],
     sampler: Sampler,
     is_private: bool,
-    spent: Spent = Spent(),  # frozen
+    spent: Spent | None = None,
 ) -> PrivacyPlan:
     """Decide every σ, q and T of a run, or of what is left of it.
 
@@ -200,7 +89,7 @@ def make_plan(
     Raises:
         ConfigError: if a target cannot be met.
     """
-    style = config.privacy.style
+    style, spent = config.privacy.style, spent or Spent()
     delta_sample = delta_user = None
     clients: dict[str, ClientPlan] = {}
     user_event = None

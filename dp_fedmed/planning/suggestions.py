@@ -13,9 +13,8 @@ from typing import Any
 
 from dp_fedmed.config import AccountantName, Config, SamplerName, get
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.federation.sampling import make_sampler
 from dp_fedmed.planning.forecast import Forecast, at_delta
-from dp_fedmed.planning.plan import make_plan, with_accountant
+from dp_fedmed.planning.plan import make_plan, make_sampler, with_accountant
 from dp_fedmed.privacy import PrivacyEvent
 
 #: What changes less than this is not worth a line.
@@ -180,7 +179,7 @@ def _changes(made: Forecast) -> Iterator[tuple[str, str, Any]]:
 
 def _levels(config: Config, made: Forecast) -> _Levels:
     """Plan the client that binds, and the federation, under a configuration."""
-    sampler = make_sampler(config.federation)
+    sampler = make_sampler(config)
     binding = made.binding
     name = "" if binding is None else binding.names[0]
     records = {} if binding is None else {name: binding.plan.records}

@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 from dp_fedmed.reporting.picture_sheet import as_picture, draw_sheet
 
 
-def picture_sheet(
+def anomaly_sheet(
     images: NDArray[np.uint8],
-    maps: NDArray[Any],
     masks: NDArray[Any],
+    maps: NDArray[Any],
     titles: Sequence[str],
     path: Path,
 ) -> None:
-    """One column an image: the image, its heat map over it, and its mask.
+    """One column per image: the image, its heat map over it, and its mask.
 
     All heat maps share one scale, so that a normal image stays cool. Images of a test set are
     records too: the sheet belongs where they may be seen.
 
     Args:
         images: (n, 1 or 3, H, W).
-        maps: (n, H, W) pixel scores.
         masks: (n, H, W), above 0 where there is a defect.
+        maps: (n, H, W) pixel scores.
         titles: a line above each column.
         path: where the PNG goes.
     """
@@ -43,18 +43,3 @@ def picture_sheet(
         "mask": lambda axes, column: axes.imshow(masks[column] > 0, cmap="gray", vmin=0, vmax=1),
     }
     draw_sheet(titles, rows, path)
-
-
-def chosen_for_sheet(
-    labels: NDArray[Any], groups: NDArray[Any], most: int = 9
-) -> NDArray[np.int64]:
-    """Positions of a few images, one of each kind and group as far as they fit, normal ones first.
-
-    >>> chosen_for_sheet(np.array([0, 1, 1, 0]), np.array([0, 0, 0, 0])).tolist()
-    [0, 1]
-    """
-    pairs = np.stack([labels, groups], axis=1)
-    _, first = np.unique(pairs, axis=0, return_index=True)
-    if len(first) > most:
-        first = first[np.linspace(0, len(first) - 1, most).round().astype(int)]
-    return np.asarray(first, dtype=np.int64)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -14,6 +14,7 @@ from rich.live import Live
 from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.progress import listened_by
 from dp_fedmed.reporting.live import LivePanel
+from dp_fedmed.reporting.observer import RunPictures
 from dp_fedmed.reporting.outcome import metrics_table, promise_table
 from dp_fedmed.reporting.sites import describe_sites
 
@@ -22,40 +23,15 @@ if TYPE_CHECKING:
 
     from dp_fedmed.federation.strategy import RoundRecord
     from dp_fedmed.reporting.run_facts import RunFacts
-    from dp_fedmed.run.server_run import RunResult
+    from dp_fedmed.run.results import RunResult
 
 logger = logging.getLogger(__name__)
 
 STOPPING = "stopping after this round; Ctrl-C again stops at once"
 
 
-class Display(Protocol):
-    """Watches a run."""
-
-    def __enter__(self) -> Self:
-        """Training begins."""
-
-    def __exit__(self, *exception: object) -> None:
-        """Training is over, well or not."""
-
-    def note(self, text: str) -> None:
-        """Something to know before training begins; it is in the log already."""
-
-    def begin(self, done: int, planned: Mapping[str, float]) -> None:
-        """Rounds done before, and what each level will have spent at the end."""
-
-    def round(self, record: RoundRecord) -> None:
-        """A round has ended."""
-
-    def stopping(self) -> None:
-        """The user has asked to stop after the round; called from a thread of its own."""
-
-    def summary(self, config: Config, result: RunResult) -> None:
-        """The run has ended."""
-
-
-class LogDisplay:
-    """One log line a round: for Flower's log stream, files and tests."""
+class LogDisplay(RunPictures):
+    """One log line per round: for Flower's log stream, files and tests."""
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +63,7 @@ class LogDisplay:
         logger.info("Results: %s", result.run_dir)
 
 
-class ConsoleDisplay:
+class ConsoleDisplay(RunPictures):
     """A live panel on a terminal, a line a round elsewhere; two tables at the end.
 
     Args:

@@ -19,7 +19,7 @@ from dp_fedmed.reporting.run_facts import RunFacts, is_run, read_run
 from dp_fedmed.reporting.words import rounded_up
 
 if TYPE_CHECKING:
-    from dp_fedmed.run.server_run import RunResult
+    from dp_fedmed.run.results import RunResult
 
 ODDS = "Right about whether the unit was in the training data, from 50:50 odds."
 

@@ -33,18 +33,6 @@ def segmentation_sheet(
     draw_sheet(titles, rows, path)
 
 
-def spread(values: NDArray[Any], most: int = 8) -> NDArray[np.int64]:
-    """Positions of a few values from the smallest to the largest, evenly by rank.
-
-    >>> spread(np.array([0.9, 0.1, 0.5, 0.7]), most=3).tolist()
-    [1, 3, 0]
-    """
-    order = np.argsort(values, kind="stable")
-    if len(order) > most:
-        order = order[np.linspace(0, len(order) - 1, most).round().astype(int)]
-    return np.asarray(order, dtype=np.int64)
-
-
 def difference(truth: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.float64]:
     """Green where both see the same structure, orange where the model misses, purple where it adds.
 

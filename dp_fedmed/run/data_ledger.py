@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from dp_fedmed.errors import LedgerError
+from dp_fedmed.federation.charges import from_entries, to_entries
 from dp_fedmed.privacy import History, PrivacyEvent, chained_epsilon
 from dp_fedmed.privacy.accounting.rdp import ORDERS, rdp_to_epsilon, sampled_gaussian_rdp
 from dp_fedmed.privacy.accounting.rdp import without_replacement_rdp as fixed_size_rdp
 from dp_fedmed.privacy.ledger import Head, Ledger
 from dp_fedmed.privacy.streams.keys import MacKey
-from dp_fedmed.run.shared_events import from_entries, to_entries
 
 OPEN, SPENT = "OPEN", "SPENT"
 

@@ -24,6 +24,7 @@ REPORT_FILE = "privacy_report.json"
 CARD_FILE = "privacy_card.md"
 EVALUATION_FILE = "evaluation.json"
 PARTITION_FILE = "partition.json"
+PICTURES_FILE = "pictures.png"
 LOG_FILE = "run.log"
 PRIVATE_FILE = "rounds.jsonl"
 

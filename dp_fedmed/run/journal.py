@@ -6,11 +6,10 @@ is the same, and again if it is not.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,85 +19,18 @@ from safetensors.numpy import load, save
 
 from dp_fedmed.crash_points import crash_point
 from dp_fedmed.errors import LedgerError
+from dp_fedmed.federation.charges import Charge, RoundKey, StoredRelease
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy.ledger import Ledger, Record
 from dp_fedmed.privacy.streams.digests import array_digest, length_prefixed
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.run.data_ledger import DataLedger
 from dp_fedmed.run.durable import sweep, write_file
-from dp_fedmed.run.shared_events import from_entries, to_entries
 
 OPEN, CONFIG, PHASE, REWIND, CLOSE = "OPEN", "CONFIG", "PHASE", "REWIND", "CLOSE"
 CHARGE, RELEASE, COMMIT = "CHARGE", "RELEASE", "COMMIT"
 
 State = dict[str, np.ndarray[Any, Any]]
-RoundKey = tuple[int, int, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Charge:
-    """What a round may cost, written down before it is dispatched.
-
-    Attributes:
-        phase: the stretch of the run in which settings and plan stay the same.
-        server_round: the round.
-        digest: of the model sent and the settings in force; the same round done again has the same.
-        cohort: who takes part.
-        federation: the client-level event.
-        clients: the record-level event of each client of the cohort.
-        again: something in the round differed from the last time, so that it is paid for twice.
-        number: of its record in the ledger.
-    """
-
-    phase: int
-    server_round: int
-    digest: str
-    cohort: list[str]
-    federation: PrivacyEvent | None = None
-    clients: Mapping[str, PrivacyEvent] = field(default_factory=dict)
-    again: bool = False
-    number: int = -1
-
-    @property
-    def key(self) -> RoundKey:
-        """What makes two charges the same round."""
-        return self.phase, self.server_round, self.digest
-
-    def body(self) -> dict[str, Any]:
-        """As it stands in the ledger."""
-        return {
-            "phase": self.phase,
-            "round": self.server_round,
-            "digest": self.digest,
-            "cohort": list(self.cohort),
-            "federation": None if self.federation is None else self.federation.to_json(),
-            "clients": to_entries(self.clients),
-            "again": self.again,
-        }
-
-    @classmethod
-    def from_record(cls, record: Record) -> Charge:
-        """Read a CHARGE record back."""
-        body = record.body
-        federation = body["federation"]
-        return cls(
-            phase=body["phase"],
-            server_round=body["round"],
-            digest=body["digest"],
-            cohort=list(body["cohort"]),
-            federation=None if federation is None else PrivacyEvent.from_json(federation),
-            clients=from_entries(body["clients"]),
-            again=body["again"],
-            number=record.number,
-        )
-
-
-@dataclass(frozen=True)
-class StoredRelease:
-    """A noised average, and the clipping norm that holds after it."""
-
-    average: State
-    clip_norm: float
 
 
 class Journal:
@@ -211,20 +143,25 @@ class Journal:
             raise LedgerError(f"{file} is not what the ledger says was released")
         return release
 
-    def release(self, inputs: str, average: State, clip_norm: float) -> None:
+    @property
+    def length(self) -> int:
+        """Records of the ledger so far; it only grows."""
+        return len(self.ledger.records)
+
+    def release(self, inputs: str, average: State, state: Mapping[str, float]) -> None:
         """Make a noised average durable, and write it down, before anybody uses it.
 
         Args:
             inputs: keyed digest of the exact sum.
             average: what is released.
-            clip_norm: C of the next round.
+            state: the mechanism's, for the next round.
         """
         charge = self.current
         if charge is None:
             raise LedgerError("a release needs a charge before it")
         result = _result(average)
-        told = {"charge": str(charge.number), "inputs": inputs, "clip_norm": repr(clip_norm)}
-        metadata = {**told, "seal": self._seal(told, result)}
+        sealed = {"charge": str(charge.number), "inputs": inputs, "state": json.dumps(dict(state))}
+        metadata = {**sealed, "seal": self._seal(sealed, result)}
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         arrays = {name: np.ascontiguousarray(value) for name, value in average.items()}
         crash_point("release:before")
@@ -292,16 +229,20 @@ class Journal:
             metadata = self._metadata(content)
             average = load(content)
             result = _result(average)
-            told = {key: metadata[key] for key in ("charge", "inputs", "clip_norm")}
-            sealed = hmac.compare_digest(metadata["seal"], self._seal(told, result))
-            if not sealed or told["charge"] != str(charge.number):
+            last = "state" if "state" in metadata else "clip_norm"  # before 0.3
+            sealed = {key: metadata[key] for key in ("charge", "inputs", last)}
+            is_ours = hmac.compare_digest(metadata["seal"], self._seal(sealed, result))
+            if not is_ours or sealed["charge"] != str(charge.number):
                 raise ValueError
-            return StoredRelease(average, float(told["clip_norm"])), told["inputs"], result
+            state = json.loads(sealed[last])
+            if last == "clip_norm":
+                state = {last: float(state)}
+            return StoredRelease(average, state), sealed["inputs"], result
         except (SafetensorError, ValueError, KeyError, TypeError):
             raise LedgerError(f"{file} was changed or damaged: restore it") from None
 
-    def _seal(self, told: Mapping[str, str], result: str) -> str:
-        fields = [b"dp_fedmed release v1", *(v.encode() for v in told.values()), result.encode()]
+    def _seal(self, sealed: Mapping[str, str], result: str) -> str:
+        fields = [b"dp_fedmed release v1", *(v.encode() for v in sealed.values()), result.encode()]
         return self._key.mac(length_prefixed(fields)).hex()
 
     @staticmethod
@@ -313,8 +254,3 @@ class Journal:
 def _result(average: Mapping[str, np.ndarray[Any, Any]]) -> str:
     """The hash of a noised average, in name order: safetensors keeps no other."""
     return array_digest(average[name] for name in sorted(average)).hex()
-
-
-def inputs_digest(private_digest: bytes) -> str:
-    """A keyed digest as the ledger holds it: hashed once more, since streams use it as it is."""
-    return hashlib.sha256(b"dp_fedmed ledger inputs v1" + private_digest).hexdigest()

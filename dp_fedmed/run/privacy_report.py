@@ -310,14 +310,16 @@ def _other(history: History, delta: float, method: Method) -> dict[str, float] |
     return {other: history.epsilon(delta=delta, method=other)}
 
 
-def checkpoint_section(guard: PrivacyGuard, *, final: bool = True) -> dict[str, Any]:
+def checkpoint_section(
+    config: Config, guard: PrivacyGuard, *, final: bool = True
+) -> dict[str, Any]:
     """The privacy section of a checkpoint: what the accounting protocol says one must hold."""
     histories = guard.published_histories() if guard.plan.clients else {}
     delta, epsilons = guard.plan.delta_sample, guard.client_epsilons(histories, exact=final)
     worst = max(histories, key=lambda name: epsilons[name], default=None)
     spent = guard.published_epsilons(exact=final)
     return {
-        "style": str(guard.config.privacy.style),
+        "style": str(config.privacy.style),
         "phase": guard.phase,
         "accountant": guard.accountant.method,
         "target_delta": delta if delta is not None else guard.plan.delta_user,

@@ -19,9 +19,15 @@ from dp_fedmed.config.arithmetic import (
     rests_on,
 )
 from dp_fedmed.errors import ConfigError, LedgerError, RunFinished
-from dp_fedmed.planning.plan import PrivacyPlan
+from dp_fedmed.federation.plan import PrivacyPlan
 from dp_fedmed.privacy.ledger import Ledger
-from dp_fedmed.privacy.streams.keys import MacKey
+from dp_fedmed.privacy.streams.keys import (
+    LEDGER_KEY_FILE,
+    NOISE_KEYS,
+    SECRET_FOLDER,
+    MacKey,
+    key_file,
+)
 from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.run.checkpoint import CheckpointStore
 from dp_fedmed.run.directory import CONFIG_FILE, RunDirectory
@@ -35,7 +41,6 @@ from dp_fedmed.run.store import (
     destroy_key,
     read_plan,
 )
-from dp_fedmed.site.keys import LEDGER_KEY_FILE, NOISE_KEYS, SECRET_FOLDER, key_file
 
 logger = logging.getLogger(__name__)
 

@@ -8,16 +8,15 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from dp_fedmed.config import Clipping, Config, PrivacyStyle, better
-from dp_fedmed.data import load_data, training_parts
+from dp_fedmed.config import Clipping, Config, PrivacyStyle, Weighting, better
+from dp_fedmed.data import load_data
 from dp_fedmed.data.registry import refuse_other_kind
 from dp_fedmed.errors import (
     ArrayError,
@@ -29,56 +28,59 @@ from dp_fedmed.errors import (
     TooFewClients,
 )
 from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.messages import RoundOrder
 from dp_fedmed.federation.nodes import Node, check_ready
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.federation.sampling import Sampler, make_sampler
 from dp_fedmed.federation.stopping import StopRequest
-from dp_fedmed.federation.strategy import DPStrategy, RoundRecord
-from dp_fedmed.learning import make_learner
+from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, RoundSettings
+from dp_fedmed.learning import Evaluation
 from dp_fedmed.learning.fairness import fairness
-from dp_fedmed.planning.outlook import warnings_of_run
-from dp_fedmed.planning.plan import PrivacyPlan, Spent, make_plan
-from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
-from dp_fedmed.reporting.display import Display
-from dp_fedmed.reporting.plots import plot_metrics
-from dp_fedmed.reporting.privacy_card import write_card
-from dp_fedmed.reporting.sites import describe_sites
+from dp_fedmed.privacy.mechanisms.base import ServerMechanism
 from dp_fedmed.run.checkpoint import Checkpoint
-from dp_fedmed.run.directory import PARTITION_FILE, REPORT_FILE
+from dp_fedmed.run.directory import (
+    EVALUATION_FILE,
+    PICTURES_FILE,
+    REPORT_FILE,
+    RunDirectory,
+)
 from dp_fedmed.run.environment import ENVIRONMENT_FILE, environment_after
+from dp_fedmed.run.observer import Observer
 from dp_fedmed.run.participation import PARTICIPATION_FILE, Participation
+from dp_fedmed.run.phases import Parts, PhaseLedger
 from dp_fedmed.run.privacy_report import checkpoint_section, no_privacy, privacy_report
+from dp_fedmed.run.results import (
+    BUDGET,
+    INTERRUPTED,
+    RunResult,
+    describe_budget,
+    public_record,
+)
 from dp_fedmed.run.resume import resume_run
 from dp_fedmed.run.store import RunStore
-from dp_fedmed.site.keys import RoundSecrets, round_digest
 
 logger = logging.getLogger(__name__)
 
-COMPLETED, INTERRUPTED, BUDGET = "completed", "interrupted", "budget"
 PARTITION_PICTURE = "partition.png"
+CLIENTS_FOLDER, CLIENTS_FILE = "clients", "clients.json"
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES}
 
 
-@dataclass
-class RunResult:
-    """How a run ended."""
-
-    run_dir: Path
-    stopped: str = COMPLETED
-    rounds: int = 0
-    selected_round: int = 0
-    val: dict[str, float] = field(default_factory=dict)
-    test: dict[str, float] = field(default_factory=dict)
-    clients: dict[str, dict[str, float]] = field(default_factory=dict)
-    seconds: float = 0.0
-    participation: Participation | None = None  # where it is no secret
-
-
 class ServerRun:
-    """One run at the server: data, network, strategy, and the run directory."""
+    """One run at the server: data, network, strategy, and the run directory.
 
-    def __init__(self, config: Config, display: Display, stop: StopRequest | None) -> None:
-        self.display, self.stop = display, stop or StopRequest()
+    It is the observer of its strategy: it evaluates, commits and reports every round.
+
+    Args:
+        config: of a new run, or what was given to resume one with.
+        parts: makes what the run is put together from.
+        observer: watches it.
+        stop: what the user asks for.
+    """
+
+    def __init__(
+        self, config: Config, parts: Parts, observer: Observer, stop: StopRequest | None
+    ) -> None:
+        self.parts, self.observer, self.stop = parts, observer, stop or StopRequest()
         self.data = load_data(config.data, seed=config.seed)
         refuse_other_kind(config, self.data)
         self.store = RunStore.create(config) if config.resume is None else resume_run(config)
@@ -87,7 +89,7 @@ class ServerRun:
         self.private = config.privacy.style is not PrivacyStyle.none
         self.result = RunResult(run_dir=self.directory.path)
         self.guard: PrivacyGuard | None = None
-        self.mechanism: ClientLevelMechanism | None = None
+        self.mechanism: ServerMechanism | None = None
         self._shown: dict[str, float] = {}  # ε by level, as the last row has it
         self._best: ArrayRecord | None = None
         self._validated = -1
@@ -99,16 +101,17 @@ class ServerRun:
         config = self.config
         pictured = (self.directory.path / PARTITION_PICTURE).exists()
         if not pictured and all(node.simulated for node in nodes.values()):
-            self._describe_clients()
+            self.observer.describe_clients(config, self.data, self.directory)
         records = {name: node.records or 0 for name, node in nodes.items()}
-        self.learner = make_learner(config, self.data, records)
+        self.learner = self.parts.learner(config, self.data, records)
         strategy = self.strategy = self._make_strategy(nodes)
+        config = self.config = self.store.config
         initial = model_arrays.to_record(self.learner.initial())
         if self.store.start is not None:
-            initial = self._go_on_from(self.store.start)
+            initial = self._resume_from(self.store.start)
         strategy.arrays = initial
         timeout = config.federation.connect_timeout
-        check_ready(grid, nodes, self._told_to, timeout=timeout)
+        check_ready(grid, nodes, self._order_to, timeout=timeout)
         try:
             self.store.begin(self.guard.plan if self.guard is not None else None, self._data_digest)
             environment = environment_after(self.directory.path, self.result.rounds)
@@ -120,7 +123,7 @@ class ServerRun:
                 raise
             return self._cannot_write(error)
         self.result.seconds = time.perf_counter() - started
-        self.display.summary(config, self.result)
+        self.observer.summary(config, self.result)
         return self.result
 
     def _train(self, grid: Grid, initial: ArrayRecord) -> None:
@@ -128,17 +131,14 @@ class ServerRun:
         config, strategy = self.config, self.strategy
         left = config.federation.num_rounds - self.result.rounds
         planned = {} if self.guard is None else self.guard.planned_epsilons(left)
-        self.display.begin(self.result.rounds, planned)
+        self.observer.begin(self.result.rounds, planned)
         try:
-            with self.display, self.stop.during_rounds(self.display.stopping):
+            with self.observer, self.stop.during_rounds(self.observer.stopping):
                 strategy.start(
                     grid,
                     initial,
                     num_rounds=config.federation.num_rounds,
                     timeout=config.federation.round_timeout,
-                    train_config=self._told(),
-                    evaluate_config=self._told(),
-                    evaluate_fn=self._validate,
                     after_round=None if self.store.start is None else self.result.rounds,
                 )
         except (TooFewClients, EngineLost) as error:
@@ -159,27 +159,24 @@ class ServerRun:
             self.directory.save_model(model_arrays.from_record(strategy.arrays))
             raise
 
-    def _told(self) -> ConfigRecord:
-        """What every client is told with every model."""
-        return ConfigRecord(
-            {
-                "input_shape": list(self.data.input_shape),
-                "num_classes": self.data.num_classes,
-                "run": self.store.run,
-                "streams": self.store.stream_name,
-                "phase": self.store.phase,
-                "style": str(self.config.privacy.style),
-                **self.learner.told(),
-            }
+    def _order(self) -> RoundOrder:
+        """What every client is sent with every model."""
+        return RoundOrder(
+            input_shape=tuple(self.data.input_shape),
+            num_classes=self.data.num_classes,
+            run=self.store.run,
+            streams=self.store.stream_name,
+            phase=self.store.phase,
+            style=str(self.config.privacy.style),
+            learning=self.learner.order(),
         )
 
-    def _told_to(self, name: str) -> ConfigRecord:
-        """What a client would be told with its first round."""
-        return ConfigRecord(
-            {**self._told(), **({} if self.guard is None else self.guard.told(name))}
-        )
+    def _order_to(self, name: str) -> RoundOrder:
+        """What a client would be sent with its first round."""
+        records = None if self.guard is None else self.guard.order(name)
+        return replace(self._order(), records=records)
 
-    def _go_on_from(self, checkpoint: Checkpoint) -> ArrayRecord:
+    def _resume_from(self, checkpoint: Checkpoint) -> ArrayRecord:
         """Restore what a checkpoint holds, and return its model.
 
         Raises:
@@ -198,7 +195,7 @@ class ServerRun:
         adapts = self.config.privacy.user.clipping is Clipping.adaptive
         same_phase = details["privacy"].get("phase") == self.store.phase
         if self.mechanism is not None and adapts and same_phase:
-            self.mechanism.clip_norm = float(details["clip_norm"])
+            self.mechanism.restore({"clip_norm": float(details["clip_norm"])})
         self.result.rounds = checkpoint.server_round
         with contextlib.suppress(ValueError):  # damaged; the ledger is the truth, not this
             for past in self.directory.metrics():
@@ -211,7 +208,7 @@ class ServerRun:
             if number != checkpoint.server_round:
                 checkpoint = self.store.checkpoints.read(number, self.store.committed[number])
             self._best = model_arrays.to_record(checkpoint.model)
-        logger.info("goes on after round %d", self.result.rounds)
+        logger.info("resumed after round %d", self.result.rounds)
         return model_arrays.to_record(model)
 
     def _cannot_write(self, error: OSError) -> RunResult:
@@ -221,111 +218,50 @@ class ServerRun:
             f"committed is intact: make room, then dp-fedmed resume {self.directory.path}"
         )
         logger.error("%s", self.result.stopped)
-        self.display.summary(self.config, self.result)
+        self.observer.summary(self.config, self.result)
         return self.result
 
     def _make_strategy(self, nodes: dict[str, Node]) -> DPStrategy:
         """The strategy of the configured style, with its budget, mechanism and secret streams."""
-        sampler = make_sampler(self.config.federation)
-        plan = None
+        sampler = self.parts.sampler(self.config)
+        records = {name: node.records or 0 for name, node in nodes.items()}
+        ledger = None
         if self.private:
-            plan = self._spend_on(nodes, sampler)
-            self.mechanism = self.learner.mechanism(plan, sampler)
-            for advice in self._advice(plan, nodes, sampler):
+            ledger = PhaseLedger(self.store, self.learner, sampler, records)
+            config, self.guard = self.store.config, ledger.guard
+            plan = self.guard.plan
+            self.mechanism = ledger.mechanism = self.parts.mechanism(config, plan, sampler)
+            is_new = self.store.start is None
+            for advice in self.parts.advice(
+                config, self.learner, plan, sampler, records, is_new=is_new
+            ):
                 logger.warning("%s", advice)
-                self.display.note(advice)
+                self.observer.note(advice)
+        settings = self.store.config.federation
         return DPStrategy(
-            self.config.federation,
+            RoundSettings(
+                num_rounds=settings.num_rounds,
+                weight_by_examples=settings.weighting is Weighting.examples,
+                min_clients=settings.min_clients,
+                evaluate_every=settings.evaluate_every,
+                client_evaluate_every=settings.client_evaluate_every,
+                client_evaluate_max=settings.client_evaluate_max,
+            ),
             nodes={name: node.node_id for name, node in nodes.items()},
             sampler=sampler,
-            seed=self.config.seed,
-            on_round=self._on_round,
-            guard=self.guard,
             mechanism=self.mechanism,
-            step=self.learner.step(plan, sampler),
-            secrets=self._secrets if self.private else None,
+            ledger=ledger,
+            step=self.parts.step(
+                self.store.config,
+                self.learner,
+                None if ledger is None else ledger.guard.plan,
+                sampler,
+            ),
+            observer=self,
+            order=self._order(),
+            seed=self.config.seed,
             stop=self.stop,
         )
-
-    def _advice(self, plan: PrivacyPlan, nodes: dict[str, Node], sampler: Sampler) -> Iterator[str]:
-        """What `dp-fedmed plan` would have warned of, when a run begins."""
-        advice = self.learner.advice(plan, sampler)
-        if advice is not None:
-            yield advice
-        if self.store.start is None:
-            records = {name: node.records or 0 for name, node in nodes.items()}
-            weights = sum(value.size for value in self.learner.initial().values())
-            yield from warnings_of_run(self.config, records, weights)
-
-    def _spend_on(self, nodes: dict[str, Node], sampler: Sampler) -> PrivacyPlan:
-        """Plan what is spent, and set up its guard."""
-        records = {name: node.records or 0 for name, node in nodes.items()}
-        if self.store.has_phase and self.store.plan is not None:
-            plan = self.store.plan
-            _refuse_other_sizes(plan, records)
-        else:
-            plan = self._begin_phase(records, sampler)
-        store = self.store
-        past = {number: old for number, old in store.past.items() if number != store.phase}
-        self.guard = PrivacyGuard(self.config, plan, store.journal, past)
-        if not store.has_phase:
-            self.guard.require_one_round()
-        return plan
-
-    def _begin_phase(self, records: dict[str, int], sampler: Sampler) -> PrivacyPlan:
-        """Plan a new phase on top of what earlier ones have spent."""
-        if self.config.privacy.style.protects_records:
-            self.config = self.learner.settled(self.config)
-        spent, store = Spent(), self.store
-        if store.past:
-            last = max(store.past)
-            plan = store.past[last]
-            earlier = PrivacyGuard(self.config, plan, store.journal, store.past, phase=last)
-            spent = earlier.spent(store.start.server_round if store.start is not None else 0)
-        plan = make_plan(
-            self.config,
-            records=records,
-            sampler=sampler,
-            is_private=self.config.privacy.noise_seed is None,
-            spent=spent,
-        )
-        self._refuse_phase(plan)
-        store.config = self.config
-        if store.past:
-            logger.info("phase %d begins: its cost is added to what was spent", store.phase)
-        return plan
-
-    def _refuse_phase(self, plan: PrivacyPlan) -> None:
-        """A phase that cannot be composed with earlier ones, or in which nobody may train."""
-        if plan.clients and all(own.participations == 0 for own in plan.clients.values()):
-            raise ConfigError(
-                f"federation.max_participations={self.config.federation.max_participations} is "
-                "used up by every client: give a larger one with new_phase=true"
-            )
-        if self.store.data_ledger is not None:
-            self.store.data_ledger.refuse_other_neighbours(plan.user_event)
-        for earlier in self.store.past.values():
-            old, new = earlier.user_event, plan.user_event
-            if old is not None and new is not None and old.adjacency != new.adjacency:
-                raise ConfigError(
-                    f"federation.sampler={self.config.federation.sampler} states its guarantee for "
-                    f"{new.adjacency} neighbours, the rounds so far for {old.adjacency}: the two "
-                    "do not compose; leave the sampler as it was"
-                )
-
-    def _secrets(self, server_round: int, model: model_arrays.State) -> RoundSecrets:
-        """The server's streams of a round."""
-        key = self.store.key
-        if key is None:
-            raise ValueError("privacy.style=none has no secret streams")
-        in_force: dict[str, float | str] = {"num_clients": self.config.federation.num_clients}
-        if self.mechanism is not None:
-            in_force |= self.mechanism.in_force
-        if self.config.privacy.style.protects_records:
-            in_force["grad_mode"] = str(self.config.privacy.sample.grad_mode)
-        digest = round_digest(list(model.values()), self.config, in_force)
-        name, phase = self.store.stream_name, self.store.phase
-        return RoundSecrets(key, name, server_round, digest, phase=phase)
 
     @functools.cached_property
     def _data_digest(self) -> str:
@@ -341,22 +277,13 @@ class ServerRun:
                 "spend)"
             )
 
-    def _describe_clients(self) -> None:
-        """Who trains on what, as a picture: only a simulation knows."""
-        from dp_fedmed.reporting.partition import partition_rows, plot_partition
-
-        parts = training_parts(self.config, self.data)
-        held = {"schema": 1, "clients": partition_rows(self.data, parts)}
-        self.directory.write_json(PARTITION_FILE, held, durable=False)
-        plot_partition(self.data, parts, self.directory.path / PARTITION_PICTURE)
-
-    def _validate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+    def evaluate(self, server_round: int, arrays: ArrayRecord) -> Mapping[str, float] | None:
         """Validation metrics of a round's model; in style `none` they choose the final model."""
         metrics = self._evaluate(arrays, "val")
         self._validated = server_round
         if self.private:  # choosing the best would be one more release: the last is kept
             self.result.val, self.result.selected_round = metrics, server_round
-            return MetricRecord(dict(metrics)) if metrics else None
+            return metrics
         wanted = metrics.get(self.config.task.metric)
         held = self.result.val.get(self.config.task.metric)
         sign = better(self.config.task.metric)
@@ -365,13 +292,14 @@ class ServerRun:
         elif wanted is not None and (held is None or sign * wanted > sign * held):
             self.result.val, self.result.selected_round = metrics, server_round
             self._best = arrays
-        return MetricRecord(dict(metrics)) if metrics else None
+        return metrics
 
     def _evaluate(self, arrays: ArrayRecord, split: str) -> dict[str, float]:
         metrics = self.learner.evaluate(model_arrays.from_record(arrays), split)
         return {key: value for key, value in metrics.items() if abs(value) < float("inf")}
 
-    def _on_round(self, record: RoundRecord) -> None:
+    def end_round(self, record: RoundRecord) -> None:
+        """Write down what may be published and what may not, commit, and show the round."""
         self.result.rounds = record.server_round
         self.result.clients = record.client_metrics or self.result.clients
         row: dict[str, Any] = {"round": record.server_round, "val": record.server_metrics}
@@ -402,7 +330,7 @@ class ServerRun:
             left = self.guard.rounds_left()
             logger.info("%s", describe_budget(self.config, row["epsilon"], left))
         self._checkpoint(record.server_round)
-        self.display.round(record)
+        self.observer.round(record)
 
     @property
     def _is_last(self) -> bool:
@@ -413,7 +341,7 @@ class ServerRun:
         """How evenly the task's metric is spread over clients."""
         metric = self.config.task.metric
         values = [own[metric] for own in record.client_metrics.values() if metric in own]
-        return fairness(values, metric)
+        return fairness(values, sign=better(metric))
 
     def _checkpoint(self, server_round: int, *, always: bool = False) -> None:
         """Make the round's state durable, every so many rounds and at the end."""
@@ -430,7 +358,7 @@ class ServerRun:
         section = (
             {"style": "none"}
             if self.guard is None
-            else checkpoint_section(self.guard, final=self._is_last)
+            else checkpoint_section(self.config, self.guard, final=self._is_last)
         )
         checkpoint = Checkpoint(
             server_round=server_round,
@@ -441,7 +369,9 @@ class ServerRun:
                 "run": self.store.run,
                 "task": self.config.task.name,
                 "random": {"seed": self.config.seed, "next_round": server_round + 1},
-                "clip_norm": None if self.mechanism is None else self.mechanism.clip_norm,
+                "clip_norm": None
+                if self.mechanism is None
+                else self.mechanism.state()["clip_norm"],
                 "best": best,
                 "privacy": section,
             },
@@ -467,13 +397,14 @@ class ServerRun:
         """Choose and write the final model, and touch the test data, once."""
         rounds = self.result.rounds
         if self.config.federation.evaluate_every > 0 and self._validated != rounds:
-            self._validate(rounds, last)
+            self.evaluate(rounds, last)
         final = self._best if self._best is not None else last
         if self._best is None:
             self.result.selected_round = rounds
         self.directory.save_model(model_arrays.from_record(final))
         self.result.test = self._evaluate(final, "test")
-        self.learner.finish(model_arrays.from_record(final), self.directory)
+        evaluation = self.learner.finish(model_arrays.from_record(final))
+        self._write_evaluation(evaluation, self.directory)
         self.directory.append_metrics(
             {
                 "final": True,
@@ -495,43 +426,25 @@ class ServerRun:
             self.store.close(self.result.rounds, self.result.stopped)
         else:
             self.store.ledger.sync()
-        write_card(self.directory.path, self.store.ledger.head)
-        plot_metrics(
-            self.directory.metrics(),
-            self.config.task.metric,
-            f"{self.config.task.name}: {describe_sites(self.config)}, "
-            f"privacy {self.config.privacy.style}",
-            self.directory.path / "metrics.png",
-        )
+        self.observer.finish(self.config, self.directory, self.store.ledger.head)
 
-
-def _refuse_other_sizes(plan: PrivacyPlan, records: dict[str, int]) -> None:
-    """A plan holds for clients with as many records as they had when it was made."""
-    for name, own in plan.clients.items():
-        if records.get(name) != own.records:
-            raise ConfigError(
-                f"{name} has {records.get(name, 'no')} records, but the run began with "
-                f"{own.records}: restore its data, or continue as a new phase with new_phase=true"
-            )
-
-
-def public_record(record: RoundRecord, epsilons: dict[str, float]) -> RoundRecord:
-    """A round as it may be shown in a private style: no cohort, no client's loss or failure."""
-    return RoundRecord(
-        server_round=record.server_round,
-        server_metrics=record.server_metrics,
-        seconds=record.seconds,
-        epsilons=epsilons,
-    )
-
-
-def describe_budget(config: Config, epsilons: dict[str, float], left: int | None) -> str:
-    """One line on what is spent and what is left."""
-    parts = []
-    for level, spent in epsilons.items():
-        settings = config.privacy.sample if level == "sample" else config.privacy.user
-        target = settings.target_epsilon
-        parts.append(f"ε_{level} {spent:.3f}" + (f" of {target:g}" if target else ""))
-    if left is not None:
-        parts.append(f"{left} rounds left in the budget")
-    return ", ".join(parts)
+    def _write_evaluation(self, evaluation: Evaluation, directory: RunDirectory) -> None:
+        """What belongs to a final model besides itself; one folder per client that has its own."""
+        if evaluation.content is not None:
+            directory.write_json(EVALUATION_FILE, dict(evaluation.content), durable=False)
+        if evaluation.pictures is not None:
+            self.observer.pictures(evaluation.pictures, directory.path / PICTURES_FILE)
+        described = {}
+        for name, own in evaluation.clients.items():
+            folder = directory.path / CLIENTS_FOLDER / name
+            folder.mkdir(parents=True, exist_ok=True)
+            client = RunDirectory(folder)
+            client.save_model(own.model)
+            self._write_evaluation(own.evaluation, client)
+            described[name] = {
+                "model": str((folder / "model.safetensors").relative_to(directory.path)),
+                "val": dict(own.val),
+                "test": dict(own.test),
+            }
+        if described:
+            directory.write_json(CLIENTS_FILE, described)

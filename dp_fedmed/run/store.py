@@ -12,16 +12,22 @@ from typing import Any
 from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.crash_points import crash_point
 from dp_fedmed.data import DataSet
-from dp_fedmed.planning.plan import PrivacyPlan
+from dp_fedmed.federation.plan import PrivacyPlan
 from dp_fedmed.privacy.ledger import Ledger
-from dp_fedmed.privacy.streams.keys import TEMPORARY, MacKey
+from dp_fedmed.privacy.streams.keys import (
+    LEDGER_KEY_FILE,
+    NOISE_KEYS,
+    SECRET_FOLDER,
+    TEMPORARY,
+    MacKey,
+    key_file,
+)
 from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.run.checkpoint import Checkpoint, CheckpointStore
 from dp_fedmed.run.data_ledger import DataLedger
 from dp_fedmed.run.directory import CONFIG_FILE, PARTITION_FILE, RunDirectory
 from dp_fedmed.run.durable import LOCK_FILE, RunLock, sweep, wait_for_sweeps
 from dp_fedmed.run.journal import CLOSE, CONFIG, OPEN, PHASE, REWIND, Journal
-from dp_fedmed.site.keys import LEDGER_KEY_FILE, NOISE_KEYS, SECRET_FOLDER, key_file
 
 SCHEMA = 1
 LEDGER_FILE = Path("private") / "ledger.jsonl"

@@ -10,14 +10,16 @@ from typing import Any
 
 from dp_fedmed.config import from_yaml
 from dp_fedmed.errors import CheckpointError, LedgerError
+from dp_fedmed.federation.charges import Charge
+from dp_fedmed.federation.plan import PrivacyPlan
 from dp_fedmed.federation.run_account import RunAccount
-from dp_fedmed.planning.plan import PrivacyPlan
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy.ledger import Ledger, Record
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.run.checkpoint import CheckpointStore, folder_name
 from dp_fedmed.run.directory import CONFIG_FILE, REPORT_FILE
-from dp_fedmed.run.journal import CHARGE, CLOSE, COMMIT, Charge
+from dp_fedmed.run.journal import CHARGE, CLOSE, COMMIT
+from dp_fedmed.run.phases import limits_of
 from dp_fedmed.run.resume import client_ledgers, history_of, open_ledger
 
 
@@ -54,7 +56,7 @@ class LedgerView:
         if self.plan is None:
             return None
         past = {number: plan for number, plan in self.history.plans.items() if plan is not None}
-        return RunAccount(self.config, self.plan, past, self.history.phase)
+        return RunAccount(limits_of(self.config), self.plan, past, self.history.phase)
 
     def epsilons(self) -> dict[str, float]:
         """Realised ε by level; record level is the worst client's."""

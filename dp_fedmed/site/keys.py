@@ -9,77 +9,15 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dp_fedmed.config import Config
-from dp_fedmed.config.arithmetic import computed_from
 from dp_fedmed.errors import ConfigError, SiteRefused
-from dp_fedmed.privacy.streams.keys import MacKey
-from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream, Purpose, StreamId, public_digest
+from dp_fedmed.privacy.streams.keys import LEDGER_KEY_FILE, SECRET_FOLDER, MacKey, key_file
+from dp_fedmed.privacy.streams.noise import NoiseKey
 
-SECRET_FOLDER = Path("private") / "secret"
-NOISE_KEYS = "noise_*.key"
 CLIENT_KEY_FILE = "noise.key"
-LEDGER_KEY_FILE = "ledger.key"
-Arrays = list[np.ndarray[Any, Any]]
-
-
-@dataclass(frozen=True)
-class RoundSecrets:
-    """One party's streams within one round: the same inputs give the same bytes, others do not."""
-
-    key: NoiseKey
-    run: str
-    server_round: int
-    digest: bytes
-    client: str | None = None
-    phase: int = 0
-
-    def sampling(self, purpose: Purpose, step: int = 0) -> np.random.Generator:
-        """A generator for cohorts or batches: it depends on public inputs only."""
-        return self.selection(purpose, step).generator
-
-    def selection(self, purpose: Purpose, step: int = 0) -> NoiseStream:
-        """The stream behind `sampling`."""
-        return self.key.stream(self._id(purpose, step, None))
-
-    def noise(self, purpose: Purpose, exact: Arrays, step: int = 0) -> NoiseStream:
-        """The stream that hides `exact`, the very sum that is about to be noised."""
-        return self.key.stream(self._id(purpose, step, self.key.private_digest(exact)))
-
-    def _id(self, purpose: Purpose, step: int, private: bytes | None) -> StreamId:
-        return StreamId(
-            run=self.run,
-            phase=self.phase,
-            purpose=purpose,
-            round_num=self.server_round,
-            public_digest=self.digest,
-            client=self.client,
-            step=step,
-            private_digest=private,
-        )
-
-
-def round_digest(arrays: Arrays, config: Config, in_force: Mapping[str, float | str]) -> bytes:
-    """The public inputs of a round: the model that was sent and the settings in force.
-
-    Args:
-        arrays: the model.
-        config: the configuration.
-        in_force: σ, C, q and the like as this round uses them. Without them, one sum released at
-            two noise scales would have one noise vector, and the two would give the sum away.
-    """
-    settings = {"in force": dict(in_force), **computed_from(config)}
-    return public_digest(arrays=arrays, config=settings)
-
-
-def key_file(run_dir: str | Path, phase: int) -> Path:
-    """A run's noise key of one phase; each phase has its own."""
-    return Path(run_dir) / SECRET_FOLDER / f"noise_{phase}.key"
 
 
 def client_key(config: Config, node_config: Mapping[str, Any], name: str, phase: int) -> NoiseKey:

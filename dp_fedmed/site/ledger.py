@@ -6,43 +6,19 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dp_fedmed.errors import BudgetRefused, ServerRefused
-from dp_fedmed.planning.plan import record_event
 from dp_fedmed.privacy import History, PrivacyEvent, mixed_epsilon
-from dp_fedmed.privacy.accounting.events import Adjacency
+from dp_fedmed.privacy.accounting.events import record_event
 from dp_fedmed.privacy.accounting.history import Method
 from dp_fedmed.privacy.ledger import Ledger
+from dp_fedmed.privacy.mechanisms.base import RecordMechanism
 from dp_fedmed.privacy.streams.keys import MacKey
 
 CHARGE, ANSWER = "CHARGE", "ANSWER"
 
 RoundKey = tuple[str, int, int, str]
-
-
-class RecordPlan(Protocol):
-    """What a client's records are charged with in one round."""
-
-    @property
-    def noise_multiplier(self) -> float:
-        """σ of each step."""
-
-    @property
-    def sample_rate(self) -> float:
-        """Q of each step."""
-
-    @property
-    def steps(self) -> int:
-        """Noised sums of the round."""
-
-    @property
-    def adjacency(self) -> Adjacency:
-        """How neighbouring data sets differ in one record."""
-
-    @property
-    def in_force(self) -> dict[str, float | str]:
-        """What the round's secret streams depend on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +109,7 @@ class ClientLedger:
         self._answers: dict[RoundKey, set[str]] = {}
         self._read = 0
 
-    def charge(self, asked: Asked, plan: RecordPlan, budget: Budget) -> None:
+    def charge(self, asked: Asked, mechanism: RecordMechanism, budget: Budget) -> None:
         """Write down a round before it is trained; a round that is repeated is written once.
 
         Raises:
@@ -156,9 +132,9 @@ class ClientLedger:
             raise ServerRefused(
                 "this client's records have changed since the run began: begin a new phase"
             )
-        self._pay(asked, plan, budget)
+        self._pay(asked, mechanism, budget)
 
-    def refuse_new_run(self, run: str, plan: RecordPlan, budget: Budget) -> None:
+    def refuse_new_run(self, run: str, mechanism: RecordMechanism, budget: Budget) -> None:
         """Refuse a run of which this client could not afford one round; one that it is in goes on.
 
         Raises:
@@ -167,9 +143,9 @@ class ClientLedger:
         self.ledger.refresh()
         self._catch_up()
         if run not in self._runs:
-            self._refuse_excess(run, _event(_row(plan)), budget, 1)
+            self._refuse_excess(run, _event(_row(mechanism)), budget, 1)
 
-    def answer(self, asked: Asked, plan: RecordPlan, budget: Budget, reply: str) -> int:
+    def answer(self, asked: Asked, mechanism: RecordMechanism, budget: Budget, reply: str) -> int:
         """Write down an answer before it is sent; returns how often its round was paid for.
 
         An answer that differs from the one this round had before is a second release, so it is
@@ -177,20 +153,20 @@ class ClientLedger:
 
         Args:
             asked: the round.
-            plan: what was computed.
+            mechanism: what protected it.
             budget: this client's own.
             reply: keyed digest of the answer.
         """
         before = self._answers.get(asked.key, set())
         if reply not in before:
             if self._paid[asked.key] <= len(before):
-                self._pay(asked, plan, budget)
+                self._pay(asked, mechanism, budget)
             self.ledger.append(ANSWER, {**asdict(asked), "reply": reply})
             self._catch_up()
         return self._paid[asked.key]
 
-    def _pay(self, asked: Asked, plan: RecordPlan, budget: Budget) -> None:
-        row = {**asdict(asked), **_row(plan)}
+    def _pay(self, asked: Asked, mechanism: RecordMechanism, budget: Budget) -> None:
+        row = {**asdict(asked), **_row(mechanism)}
         event = _event(row)  # what cannot be accounted for must not be written down either
         self._refuse_excess(asked.run, event, budget, asked.server_round)
         self.ledger.append(CHARGE, row)
@@ -224,12 +200,14 @@ class ClientLedger:
         self._read = len(self.ledger.records)
 
 
-def _row(plan: RecordPlan) -> dict[str, Any]:
+def _row(mechanism: RecordMechanism) -> dict[str, Any]:
+    """What one round costs, as the ledger holds it: so many sampled Gaussian steps."""
+    (event,) = mechanism.cost(1)
     return {
-        "noise_multiplier": plan.noise_multiplier,
-        "sample_rate": plan.sample_rate,
-        "steps": plan.steps,
-        "adjacency": plan.adjacency,
+        "noise_multiplier": event.noise_multiplier,
+        "sample_rate": 1.0 if event.sample_rate is None else event.sample_rate,
+        "steps": event.count,
+        "adjacency": event.adjacency,
     }
 
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Self
 from dp_fedmed.config import Config, EngineName
 from dp_fedmed.config.resume import stored_settings
 from dp_fedmed.errors import sentence_of
+from dp_fedmed.reporting.observer import RunPictures
 from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob, clear_unbegun, has_begun
 from dp_fedmed.sweeps.results import Row, failed_row, final_line, result_row
 
 if TYPE_CHECKING:
     from dp_fedmed.federation.strategy import RoundRecord
-    from dp_fedmed.run.server_run import RunResult
+    from dp_fedmed.run.results import RunResult
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -108,14 +109,14 @@ def describe_error(error: Exception) -> str:
 
 
 def _run(config: Config, tell: Tell) -> RunResult:
-    from dp_fedmed.engines.running import run_federation
+    from dp_fedmed.launch import run_federation
     from dp_fedmed.reporting.run_log import quiet_console
 
     quiet_console()
     return run_federation(config, JobDisplay(config, tell))
 
 
-class JobDisplay:
+class JobDisplay(RunPictures):
     """Tells the sweep how far a job is."""
 
     def __init__(self, config: Config, tell: Tell) -> None:

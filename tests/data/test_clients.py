@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from dp_fedmed.cli import main
-from dp_fedmed.client_app import ClientRuntime
 from dp_fedmed.config import Config, PartitionName, compose
 from dp_fedmed.data import DataSet, Records, load_data, training_parts
 from dp_fedmed.data.clients import client_indices, deployed_records
 from dp_fedmed.data.records import joined
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import ConfigError
+from dp_fedmed.launch import run_federation
+from dp_fedmed.site.runtime import ClientRuntime
 from tests.studies import STUDY, study, whole
 
 PATIENTS = ("data.group_by=patient", "data.max_records_per_group=2")

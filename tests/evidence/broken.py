@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dp_fedmed.config import Config, GradMode
-from dp_fedmed.learning.networks.learner import GradientLearner, GradientWork
+from dp_fedmed.learning.networks.learner import NetworkLearner, NetworkWork
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients
 from dp_fedmed.privacy.streams.noise import NoiseStream
-from dp_fedmed.site.keys import RoundSecrets
+from dp_fedmed.privacy.streams.rounds import RoundStreams
 
 Patch = pytest.MonkeyPatch
 
@@ -63,15 +63,15 @@ class Masked(nn.Module):
 def without_checks(patch: Patch) -> None:
     """DP-SGD as it would be if nobody had looked at the network."""
 
-    def settled(self: GradientLearner, config: Config) -> Config:
+    def settled(self: NetworkLearner, config: Config) -> Config:
         sample = config.privacy.sample
         mode = GradMode.hooks if sample.grad_mode is GradMode.auto else sample.grad_mode
         return replace(
             config, privacy=replace(config.privacy, sample=replace(sample, grad_mode=mode))
         )
 
-    patch.setattr(GradientLearner, "settled", settled)
-    patch.setattr(GradientWork, "vet", lambda *_: None)
+    patch.setattr(NetworkLearner, "settled", settled)
+    patch.setattr(NetworkWork, "vet", lambda *_: None)
     patch.setattr(PerSampleGradients, "_require_rows", lambda *_: None)
 
 
@@ -86,17 +86,17 @@ class _Weaker:
 
 
 def weaker_noise(patch: Patch, change: Callable[[Any], Any]) -> None:
-    noise = RoundSecrets.noise
-    patch.setattr(RoundSecrets, "noise", lambda *given: _Weaker(noise(*given), change))
+    noise = RoundStreams.noise
+    patch.setattr(RoundStreams, "noise", lambda *given: _Weaker(noise(*given), change))
 
 
 def unclipped(patch: Patch) -> None:
     """A clipping norm that is 50 times too large, with the noise of the right one."""
-    plan = GradientWork.plan
+    plan = NetworkWork.plan
 
-    def broken(self: GradientWork, *given: Any) -> Any:
+    def broken(self: NetworkWork, *given: Any) -> Any:
         made = plan(self, *given)
         sigma = made.noise_multiplier / 50
         return replace(made, max_grad_norm=50 * made.max_grad_norm, noise_multiplier=sigma)
 
-    patch.setattr(GradientWork, "plan", broken)
+    patch.setattr(NetworkWork, "plan", broken)

@@ -13,12 +13,12 @@ import pytest
 from dp_fedmed.cli import main
 from dp_fedmed.config import Config, DataConfig, compose
 from dp_fedmed.data import DataSet, Records
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.evidence.attack_report import attack_json
 from dp_fedmed.evidence.claim import client_claim, record_claim
 from dp_fedmed.evidence.finished_run import FinishedRun
 from dp_fedmed.evidence.membership import attack_run
 from dp_fedmed.evidence.roc import Roc
+from dp_fedmed.launch import run_federation
 from dp_fedmed.privacy.streams.noise import NoiseStream
 from dp_fedmed.run.durable import RunLock
 from tests.conftest import without_privacy_unless_given

@@ -19,11 +19,11 @@ from dp_fedmed.federation.strategy import DPStrategy
 from dp_fedmed.learning.networks import dp_sgd
 from dp_fedmed.learning.networks.dp_sgd import KeyedDPOptimizer
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients
-from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
+from dp_fedmed.privacy.mechanisms.client_updates import ClientUpdates
 from dp_fedmed.privacy.mechanisms.clipping import clip_l2
 from dp_fedmed.privacy.streams.noise import NoiseKey, Purpose, StreamId
+from dp_fedmed.privacy.streams.rounds import RoundStreams
 from dp_fedmed.privacy.toolbox.mechanisms import client_level as client_level_module
-from dp_fedmed.site.keys import RoundSecrets
 from tests.evidence.test_audit import client_level, record_level, whole_run
 from tests.federation import test_client_level as properties
 
@@ -71,15 +71,15 @@ def accountant_reset_each_round(patch: Patch) -> None:
 
 
 def quarter_client_noise(patch: Patch) -> None:
-    release = ClientLevelMechanism.release
+    release = ClientUpdates.release
 
-    def broken(self: ClientLevelMechanism, secrets: RoundSecrets) -> Any:
+    def broken(self: ClientUpdates, secrets: RoundStreams) -> Any:
         self.update_noise /= 4.0
         average = release(self, secrets)
         self.update_noise *= 4.0
         return average
 
-    patch.setattr(ClientLevelMechanism, "release", broken)
+    patch.setattr(ClientUpdates, "release", broken)
 
 
 def unclipped_clients(patch: Patch) -> None:
@@ -138,7 +138,7 @@ def caught() -> Iterator[None]:
 def test_noise_reused_across_rounds_is_caught_by_the_correlation_test(monkeypatch: Patch) -> None:
     """The audit's scores, a sum over rounds, have no more signal then: it cannot see this one."""
 
-    def broken(self: RoundSecrets, purpose: Purpose, step: int, private: bytes | None) -> StreamId:
+    def broken(self: RoundStreams, purpose: Purpose, step: int, private: bytes | None) -> StreamId:
         noise = bytes(32) if purpose.is_noise else None
         return StreamId(
             run="run",
@@ -149,7 +149,7 @@ def test_noise_reused_across_rounds_is_caught_by_the_correlation_test(monkeypatc
             private_digest=noise,
         )
 
-    monkeypatch.setattr(RoundSecrets, "_id", broken)
+    monkeypatch.setattr(RoundStreams, "_id", broken)
     with caught():
         properties.test_noise_is_not_repeated_across_rounds_or_runs()
     with caught():
@@ -158,7 +158,7 @@ def test_noise_reused_across_rounds_is_caught_by_the_correlation_test(monkeypatc
 
 def test_weights_by_examples_are_caught_by_the_sensitivity_test(monkeypatch: Patch) -> None:
     """Every canary client has one record, so the audit cannot see this one."""
-    contribution, add = DPStrategy._contribution, ClientLevelMechanism.add
+    contribution, add = DPStrategy._contribution, ClientUpdates.add
     weight = [1.0]
 
     def noted(self: DPStrategy, *arguments: Any) -> Any:
@@ -166,14 +166,14 @@ def test_weights_by_examples_are_caught_by_the_sensitivity_test(monkeypatch: Pat
         weight[0] = float(found[1]) if found is not None else 0.0
         return found
 
-    def broken(self: ClientLevelMechanism, update: Any, client: str = "") -> None:
+    def broken(self: ClientUpdates, update: Any, client: str = "") -> None:
         before = {name: value.copy() for name, value in self._total.items()}
         add(self, update, client)
         for name, value in before.items():
             self._total[name] = value + weight[0] * (self._total[name] - value)
 
     monkeypatch.setattr(DPStrategy, "_contribution", noted)
-    monkeypatch.setattr(ClientLevelMechanism, "add", broken)
+    monkeypatch.setattr(ClientUpdates, "add", broken)
     with caught():
         properties.test_one_client_moves_the_sum_by_at_most_c(SamplerName.all, "many examples")
 

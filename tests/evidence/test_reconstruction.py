@@ -22,7 +22,7 @@ from dp_fedmed.evidence.reconstruction import (
     without_update,
 )
 from dp_fedmed.evidence.reconstruction_plots import plot_reconstruction
-from dp_fedmed.learning.networks.learner import GradientWork
+from dp_fedmed.learning.networks.learner import NetworkWork
 
 
 def row_of(style: str, *overrides: str) -> tuple[reconstruction.Row, np.ndarray, object]:
@@ -58,7 +58,7 @@ def test_labels_are_read_off_the_last_bias(caplog: pytest.LogCaptureFixture) -> 
     config = sized_for_attack(compose_for((), ("privacy=none",)), ())
     seen = observe(config)
     assert "nobody asked for" not in caplog.text, "every reply belongs to a message"
-    work = GradientWork(config)
+    work = NetworkWork(config)
     work.build((1, 8, 8), 10)
     work.state.load(seen.sent)
     found = inferred_labels(

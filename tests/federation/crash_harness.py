@@ -27,8 +27,8 @@ import torch
 
 from dp_fedmed import crash_points
 from dp_fedmed.config import compose
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import RunFinished
+from dp_fedmed.launch import run_federation
 from dp_fedmed.reporting import anomaly_sheet
 from dp_fedmed.run import server_run
 from dp_fedmed.run.checkpoint import folder_name

@@ -12,10 +12,12 @@ import pytest
 
 from dp_fedmed.config import Config, compose, from_run_config
 from dp_fedmed.errors import BudgetRefused, BudgetSpent, ConfigError
+from dp_fedmed.federation.charges import Charge, from_entries
+from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan, Spent
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import AllSampler, PoissonSampler
 from dp_fedmed.planning.outlook import warnings_of_run
-from dp_fedmed.planning.plan import ClientPlan, PrivacyPlan, Spent, make_plan
+from dp_fedmed.planning.plan import make_plan
 from dp_fedmed.privacy import (
     History,
     PrivacyEvent,
@@ -28,9 +30,8 @@ from dp_fedmed.privacy import (
 )
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.streams.keys import MacKey
-from dp_fedmed.run.journal import Charge, Journal
+from dp_fedmed.run.journal import Journal
 from dp_fedmed.run.privacy_report import checkpoint_section, privacy_report
-from dp_fedmed.run.shared_events import from_entries
 from dp_fedmed.run.verify import LedgerView
 from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
 
@@ -376,7 +377,7 @@ def test_an_open_round_is_said_and_is_not_damage(
 ) -> None:
     from dp_fedmed import crash_points
     from dp_fedmed.cli import main
-    from dp_fedmed.engines.running import run_federation
+    from dp_fedmed.launch import run_federation
 
     config = small("privacy=hybrid", "model._target_=dp_fedmed.models.MLP", "model.args.hidden=[4]")
 

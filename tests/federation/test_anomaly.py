@@ -12,22 +12,23 @@ from flwr.app import ConfigRecord
 from safetensors.numpy import load_file
 
 from dp_fedmed import client_app, crash_points
+from dp_fedmed.assemble import make_learner, make_work
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import DataSet, Records, load_data, partition
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation.strategy import RoundRecord
-from dp_fedmed.learning import LocalRound, make_learner, make_work
+from dp_fedmed.launch import run_federation
+from dp_fedmed.learning import LocalRound
 from dp_fedmed.learning.anomaly.learner import AnomalyWork
 from dp_fedmed.learning.anomaly.steps import VECTOR, StatisticStep
 from dp_fedmed.privacy import get_privacy_spent
-from dp_fedmed.privacy.mechanisms.record_level import RecordLevelMechanism
+from dp_fedmed.privacy.mechanisms.record_means import RecordMeans
 from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream
+from dp_fedmed.privacy.streams.rounds import RoundStreams
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.run import server_run
 from dp_fedmed.run.journal import CHARGE, COMMIT, RELEASE
 from dp_fedmed.run.verify import LedgerView
-from dp_fedmed.site.keys import RoundSecrets
 from tests.conftest import without_privacy_unless_given
 from tests.federation.anomaly_runs import FIXED_NOISE, Crash, CrashAt, report_of
 
@@ -224,11 +225,11 @@ def test_one_client_moves_the_sum_over_clients_by_two_at_most(
 
 
 def test_a_client_that_sends_too_much_counts_as_its_images_do() -> None:
-    mechanism = RecordLevelMechanism({"a": 10, "b": 30}, noise_multiplier=1e-2)
+    mechanism = RecordMeans({"a": 10, "b": 30}, noise_multiplier=1e-2)
     mechanism.start({VECTOR: np.zeros(3)})
     mechanism.add({VECTOR: np.array([1e6, 0.0, 0.0])}, "a")
     mechanism.add({VECTOR: np.array([0.0, np.nan, 0.0])}, "b")
-    secrets = RoundSecrets(NoiseKey.generate(), "run", 1, b"\0" * 32)
+    secrets = RoundStreams(NoiseKey.generate(), "run", 1, b"\0" * 32)
     assert np.allclose(mechanism.release(secrets)[VECTOR], [10 / 40, 0, 0], atol=0.01)
 
 
@@ -258,7 +259,7 @@ def test_a_clients_own_noise_has_the_scale_that_is_charged(
     )
     n = len(data.train)
     exact = LocalRound(name="a", server_round=1, received=received, records=data.train)
-    secrets = RoundSecrets(NoiseKey.generate(), "run", 1, b"\0" * 32, client="a")
+    secrets = RoundStreams(NoiseKey.generate(), "run", 1, b"\0" * 32, client="a")
     noised = replace(exact, plan=work.plan(told, n), secrets=secrets)
     mean = work.train(exact)[0][VECTOR]
     assert np.linalg.norm(mean) <= 1.0

@@ -10,19 +10,20 @@ import pytest
 from flwr.app import ConfigRecord
 from safetensors.numpy import load_file
 
+from dp_fedmed.assemble import make_learner, make_work
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import Records, load_data
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import BudgetRefused, ConfigError
-from dp_fedmed.learning import LocalRound, make_learner, make_work
+from dp_fedmed.launch import run_federation
+from dp_fedmed.learning import LocalRound
 from dp_fedmed.learning.anomaly.detector import BANK, Detector
 from dp_fedmed.learning.anomaly.steps import NoisyRowsStep
 from dp_fedmed.privacy import gaussian_epsilon, get_privacy_spent
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream
+from dp_fedmed.privacy.streams.rounds import RoundStreams
 from dp_fedmed.run.journal import CHARGE, RELEASE
 from dp_fedmed.run.verify import LedgerView
-from dp_fedmed.site.keys import RoundSecrets
 from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
 from tests.conftest import without_privacy_unless_given
 from tests.federation.anomaly_runs import FIXED_NOISE, report_of
@@ -42,7 +43,7 @@ def answer(config: Config, records: Records, sigma: float, client: str = "a") ->
         received=make_learner(config, data).initial(),
         records=records,
         plan=work.plan(told, len(records)),
-        secrets=RoundSecrets(NoiseKey.from_public_seed(3), "run", 1, b"\0" * 32, client=client),
+        secrets=RoundStreams(NoiseKey.from_public_seed(3), "run", 1, b"\0" * 32, client=client),
     )
     return work.train(mine)[0][BANK]
 

@@ -18,12 +18,12 @@ from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.nodes import wait_for_nodes
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.federation.sampling import make_sampler
 from dp_fedmed.federation.strategy import DPStrategy
-from dp_fedmed.planning.plan import make_plan
-from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism, split_noise
+from dp_fedmed.planning.plan import make_plan, make_sampler
+from dp_fedmed.privacy.mechanisms.adaptive_clipping import split_noise
+from dp_fedmed.privacy.mechanisms.client_updates import ClientUpdates
 from dp_fedmed.privacy.streams.noise import NoiseKey
-from dp_fedmed.site.keys import RoundSecrets, round_digest
+from dp_fedmed.privacy.streams.rounds import RoundStreams, round_digest
 from tests.federation import apps
 
 C, CLIENTS = 2.0, 5
@@ -56,7 +56,7 @@ def released(
     sampler = make_sampler(config.federation)
     plan = make_plan(config, records={}, sampler=sampler, is_private=True)
     assert plan.user_event is not None
-    mechanism = ClientLevelMechanism(
+    mechanism = ClientUpdates(
         config.privacy.user,
         noise_multiplier=plan.user_event.noise_multiplier,
         expected_cohort=sampler.expected(CLIENTS),
@@ -75,7 +75,7 @@ def released(
         seed=0,
         guard=PrivacyGuard(config, plan),
         mechanism=mechanism,
-        secrets=lambda r, m: RoundSecrets(
+        secrets=lambda r, m: RoundStreams(
             secret, "run", r, round_digest(list(m.values()), config, mechanism.in_force)
         ),
         on_round=lambda record: models.append(model_arrays.from_record(strategy.arrays)),
@@ -201,11 +201,9 @@ def test_split_noise_costs_what_is_accounted() -> None:
 
 def adapt(norms: list[float], *, clip: float, noise: float = 0.0) -> float:
     config = UserPrivacyConfig(max_grad_norm=clip, clipping=Clipping.adaptive, clip_lr=0.2)
-    mechanism = ClientLevelMechanism(
-        config, noise_multiplier=1e-3, expected_cohort=float(len(norms))
-    )
+    mechanism = ClientUpdates(config, noise_multiplier=1e-3, expected_cohort=float(len(norms)))
     mechanism.count_noise = noise
-    secrets = RoundSecrets(NoiseKey.generate(), "run", 1, bytes(32))
+    secrets = RoundStreams(NoiseKey.generate(), "run", 1, bytes(32))
     mechanism.start({"w": np.zeros(4)})
     for norm in norms:
         mechanism.add({"w": np.array([norm, 0, 0, 0])})

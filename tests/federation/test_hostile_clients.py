@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
-from dp_fedmed.client_app import ClientRuntime, build_client_app
+from dp_fedmed.assemble import serve
+from dp_fedmed.client_app import build_client_app
 from dp_fedmed.config import Config, compose
 from dp_fedmed.engines.local_grid import FIRST_NODE_ID, LocalGrid
 from dp_fedmed.errors import NodeError
@@ -26,9 +27,9 @@ from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.privacy.streams.noise import NoiseStream
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.run.directory import RunDirectory
-from dp_fedmed.run.server_run import RunResult
+from dp_fedmed.run.results import RunResult
 from dp_fedmed.run.verify import LedgerView
-from dp_fedmed.server_app import serve
+from dp_fedmed.site.runtime import ClientRuntime
 
 CLIENTS, C = 4, 0.5
 HOSTILE = CLIENTS - 1

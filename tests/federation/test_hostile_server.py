@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from dp_fedmed.client_app import ClientRuntime, build_client_app
+from dp_fedmed.client_app import build_client_app
 from dp_fedmed.config import compose, from_run_config
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import arrays as model_arrays
@@ -23,6 +23,7 @@ from dp_fedmed.planning.plan import sample_rate, steps_per_round
 from dp_fedmed.privacy import get_privacy_spent
 from dp_fedmed.site.records import UNFIT
 from dp_fedmed.site.rules import SiteRules
+from dp_fedmed.site.runtime import ClientRuntime
 
 SECRET = "tuberculosis-1957"
 SIGMA = 4.0

@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 
 from dp_fedmed import cli
-from dp_fedmed.client_app import ClientRuntime
+from dp_fedmed.assemble import serve
 from dp_fedmed.config import Config, PrivacyStyle, TaskKind
 from dp_fedmed.data import Records
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import BudgetRefused, ConfigError, NodeError
 from dp_fedmed.federation.exchange import OFFLINE
+from dp_fedmed.launch import run_federation
 from dp_fedmed.learning import LocalRound
-from dp_fedmed.learning.networks.learner import GradientLearner, GradientWork
+from dp_fedmed.learning.networks.learner import NetworkLearner, NetworkWork
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.reporting.display import LogDisplay
-from dp_fedmed.run.server_run import RunResult
-from dp_fedmed.server_app import serve
+from dp_fedmed.run.results import RunResult
 from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
 from dp_fedmed.site.records import refuse_unfit
+from dp_fedmed.site.runtime import ClientRuntime
 from tests.evidence.broken import Patches
 from tests.federation.sites import WORDS, Sites, settings
 
@@ -85,7 +85,7 @@ def test_a_site_tries_the_network_for_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server that did not look does not decide for the sites."""
-    monkeypatch.setattr(GradientLearner, "settled", lambda self, config: config)
+    monkeypatch.setattr(NetworkLearner, "settled", lambda self, config: config)
     network = f"model._target_={__name__}.Folding"
     with pytest.raises(NodeError, match="north cannot take part: its check of the network failed"):
         run(tmp_path, "privacy=sample", network)
@@ -202,7 +202,7 @@ def test_a_simulated_client_that_cannot_see_the_runs_folder_is_told_so(
         run_federation(small("privacy=sample"))
 
 
-def fails(self: GradientWork, work: LocalRound) -> None:
+def fails(self: NetworkWork, work: LocalRound) -> None:
     raise ValueError("whatever")
 
 
@@ -214,12 +214,12 @@ def test_a_client_that_contributed_to_no_round_marks_the_run_where_cohorts_are_n
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    train = GradientWork.train
+    train = NetworkWork.train
 
-    def lose_one(self: GradientWork, work: LocalRound) -> Any:
+    def lose_one(self: NetworkWork, work: LocalRound) -> Any:
         return fails(self, work) if work.name == "client-00002" else train(self, work)
 
-    monkeypatch.setattr(GradientWork, "train", lose_one)
+    monkeypatch.setattr(NetworkWork, "train", lose_one)
     everyone = ("federation.sampler=all", "federation.sample_rate=1")
     words = [f"privacy={style}", "engine.workers=1", f"run_dir={tmp_path}/run", *everyone]
     words += ["federation.num_clients=3", "federation.num_rounds=2", *WORDS[:-5]]

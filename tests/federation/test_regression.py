@@ -14,17 +14,17 @@ from dp_fedmed.cli import main
 from dp_fedmed.config import better, compose
 from dp_fedmed.data import load_data
 from dp_fedmed.data.registry import refuse_other_kind
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.evidence.finished_run import FinishedRun
 from dp_fedmed.evidence.membership import attack_run
 from dp_fedmed.evidence.reconstruction import compose_for
+from dp_fedmed.launch import run_federation
 from dp_fedmed.learning.fairness import fairness
 from dp_fedmed.learning.local_only import over_clients
 from dp_fedmed.reporting.figures import run_figures
 from dp_fedmed.reporting.report import write_report
 from dp_fedmed.reporting.run_facts import read_run
-from dp_fedmed.run.server_run import RunResult
+from dp_fedmed.run.results import RunResult
 
 WORDS = {
     "none": ["privacy=none", "federation.client_evaluate_every=1"],

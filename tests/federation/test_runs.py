@@ -13,8 +13,8 @@ from torch import nn
 from dp_fedmed.config import Config, DataConfig, compose
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.engines import running as engines
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import ConfigError
+from dp_fedmed.launch import run_federation
 from dp_fedmed.models import MLP
 from dp_fedmed.run.directory import RunDirectory
 

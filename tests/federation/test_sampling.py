@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dp_fedmed.config import FederationConfig, SamplerName
-from dp_fedmed.federation.sampling import AllSampler, FixedSampler, PoissonSampler, make_sampler
+from dp_fedmed.federation.sampling import AllSampler, FixedSampler, PoissonSampler
+from dp_fedmed.planning.plan import make_sampler
 
 NAMES = [f"client-{i:05d}" for i in range(40)]
 

@@ -17,14 +17,15 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message
 
-from dp_fedmed.client_app import ClientRuntime, build_client_app
+from dp_fedmed.assemble import serve
+from dp_fedmed.client_app import build_client_app
 from dp_fedmed.config import Config, DataConfig, compose
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.privacy.streams.keys import SecretKey
 from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.reporting.display import LogDisplay
-from dp_fedmed.server_app import serve
+from dp_fedmed.site.runtime import ClientRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
 PERSON = "zoe-quill"  # in the path of everything that the run touches

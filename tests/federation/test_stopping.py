@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from dp_fedmed.config import compose
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation.stopping import StopRequest, on_ctrl_c
+from dp_fedmed.launch import run_federation
 from dp_fedmed.run.directory import RunDirectory
 from dp_fedmed.run.verify import LedgerView
 

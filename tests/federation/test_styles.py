@@ -11,25 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dp_fedmed.client_app import ClientRuntime, build_client_app
+from dp_fedmed.client_app import build_client_app
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import BudgetSpent, ConfigError
+from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import AllSampler
+from dp_fedmed.launch import run_federation
 from dp_fedmed.learning.networks import per_sample, record_check
-from dp_fedmed.planning.plan import (
-    ClientPlan,
-    PrivacyPlan,
-    default_delta,
-    make_plan,
-    sample_rate,
-    steps_per_round,
-)
+from dp_fedmed.planning.plan import default_delta, make_plan, sample_rate, steps_per_round
 from dp_fedmed.privacy import get_privacy_spent
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.run.directory import RunDirectory
+from dp_fedmed.site.runtime import ClientRuntime
 from tests.studies import STUDY
 
 FIXED = (

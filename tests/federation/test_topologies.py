@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dp_fedmed.client_app import ClientRuntime
 from dp_fedmed.config import Config, compose
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import ConfigError
+from dp_fedmed.launch import run_federation
 from dp_fedmed.learning.local_only import part_of
 from dp_fedmed.run.verify import LedgerView
+from dp_fedmed.site.runtime import ClientRuntime
 from tests.studies import STUDY
 
 Small = Callable[..., Config]
@@ -84,10 +84,10 @@ def test_nothing_reaches_a_client_from_another(small: Small) -> None:
                 raise RuntimeError("this client is away")
             return super().train(message, context)
 
+    from dp_fedmed.assemble import serve
     from dp_fedmed.client_app import build_client_app
     from dp_fedmed.engines.local_grid import LocalGrid
     from dp_fedmed.reporting.display import LogDisplay
-    from dp_fedmed.server_app import serve
 
     other = small(*settings, LOCAL)
     grid = LocalGrid(build_client_app(runtime=OneClient(other)), num_clients=4, workers=1)

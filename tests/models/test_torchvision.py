@@ -8,11 +8,12 @@ import torch
 
 from dp_fedmed.config import GradMode, ModelConfig, TaskConfig, TrainingConfig
 from dp_fedmed.data.records import Records
-from dp_fedmed.learning.networks.dp_sgd import DPSGDPlan, train_privately
+from dp_fedmed.learning.networks.dp_sgd import train_privately
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients
 from dp_fedmed.learning.networks.record_check import settle_mode
 from dp_fedmed.learning.networks.task import make_task, to_tensors
 from dp_fedmed.models import build_model
+from dp_fedmed.privacy.mechanisms.dp_sgd import DPSGD
 from dp_fedmed.privacy.streams.noise import NoiseStream
 
 CPU = torch.device("cpu")
@@ -44,7 +45,7 @@ def test_one_private_step_moves_every_weight_that_is_trained(name: str) -> None:
         gradients,
         data,
         config=TrainingConfig(lr=0.1),
-        plan=DPSGDPlan(
+        plan=DPSGD(
             noise_multiplier=1.0,
             max_grad_norm=1.0,
             sample_rate=1.0,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dp_fedmed.config import compose
-from dp_fedmed.engines.running import run_federation
-from dp_fedmed.run.server_run import RunResult
+from dp_fedmed.launch import run_federation
+from dp_fedmed.run.results import RunResult
 from dp_fedmed.sweeps.results import result_row
 
 SETTINGS = [

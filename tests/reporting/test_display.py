@@ -13,7 +13,7 @@ from dp_fedmed.config import compose
 from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.reporting.display import STOPPING, ConsoleDisplay
 from dp_fedmed.reporting.live import LivePanel
-from dp_fedmed.run.server_run import RunResult, public_record
+from dp_fedmed.run.results import RunResult, public_record
 
 
 def drawn(panel: LivePanel, width: int = 100) -> str:

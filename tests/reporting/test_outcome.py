@@ -16,7 +16,7 @@ from dp_fedmed.errors import ConfigError
 from dp_fedmed.reporting.display import ConsoleDisplay
 from dp_fedmed.reporting.outcome import metrics_table, other_run, promise_table
 from dp_fedmed.reporting.run_facts import read_run
-from dp_fedmed.run.server_run import RunResult
+from dp_fedmed.run.results import RunResult
 
 Runs = Callable[[str], Path]
 

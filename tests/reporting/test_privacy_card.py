@@ -15,8 +15,8 @@ from PIL import Image
 
 from dp_fedmed import __version__
 from dp_fedmed.config import compose
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.launch import run_federation
 from dp_fedmed.learning.networks.task import confusion_matrix
 from dp_fedmed.reporting import promises
 from dp_fedmed.reporting.display import LogDisplay

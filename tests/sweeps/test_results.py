@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from dp_fedmed.config import Config, compose
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import ConfigError, RunLocked
+from dp_fedmed.launch import run_federation
 from dp_fedmed.sweeps.directory import (
     SweepDirectory,
     clear_unbegun,

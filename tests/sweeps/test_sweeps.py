@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from dp_fedmed.config import compose
-from dp_fedmed.engines.running import run_federation
+from dp_fedmed.launch import run_federation
 from dp_fedmed.run.data_ledger import DataLedger
 from dp_fedmed.run.directory import RunDirectory
 

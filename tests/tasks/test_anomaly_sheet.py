@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dp_fedmed.reporting.anomaly_sheet import chosen_for_sheet, picture_sheet
+from dp_fedmed.learning.anomaly.learner import one_of_each
+from dp_fedmed.reporting.anomaly_sheet import picture_sheet
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -17,7 +18,7 @@ def test_a_sheet_has_a_column_an_image(tmp_path, channels):
 
 def test_every_kind_of_every_category_is_shown_while_there_is_room():
     labels, groups = np.repeat(np.arange(4), 6), np.tile(np.arange(3), 8)
-    assert len(chosen_for_sheet(labels, groups, most=20)) == 12
-    some = chosen_for_sheet(labels, groups, most=5)
+    assert len(one_of_each(labels, groups, most=20)) == 12
+    some = one_of_each(labels, groups, most=5)
     assert len(set(some.tolist())) == 5
     assert set(labels[some].tolist()) == {0, 1, 2, 3}

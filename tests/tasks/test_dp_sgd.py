@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from dp_fedmed.config import GradMode, Loss, TaskConfig, TaskKind, TrainingConfig
 from dp_fedmed.data.records import Records
 from dp_fedmed.learning.networks.dp_sgd import (
-    DPSGDPlan,
     KeyedDPOptimizer,
     poisson_batch,
     private_optimizer,
@@ -23,6 +22,7 @@ from dp_fedmed.learning.networks.dp_sgd import (
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients
 from dp_fedmed.learning.networks.task import Task, make_task
 from dp_fedmed.models import SmallCNN, UNet
+from dp_fedmed.privacy.mechanisms.dp_sgd import DPSGD
 from dp_fedmed.privacy.streams.noise import NoiseStream
 
 CPU = torch.device("cpu")
@@ -57,7 +57,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Task], Callable[[in
 }
 
 
-def plan(**changes: object) -> DPSGDPlan:
+def plan(**changes: object) -> DPSGD:
     settings: dict[str, object] = {
         "noise_multiplier": 1.0,
         "max_grad_norm": C,
@@ -66,7 +66,7 @@ def plan(**changes: object) -> DPSGDPlan:
         "grad_mode": GradMode.hooks,
         "physical_batch_size": 1000,
     }
-    return DPSGDPlan(**{**settings, **changes})  # type: ignore[arg-type]
+    return DPSGD(**{**settings, **changes})  # type: ignore[arg-type]
 
 
 def clipped_sum(case: str, mode: GradMode, x: Tensor, y: Tensor, physical: int = 1000) -> Tensor:
@@ -139,7 +139,7 @@ def test_a_record_that_is_not_finite_contributes_nothing(mode: GradMode, bad: fl
 
 
 def train(
-    settings: DPSGDPlan,
+    settings: DPSGD,
     records: Records,
     *,
     batch_seed: int = 0,

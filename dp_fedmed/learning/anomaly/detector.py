@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_fedmed.config import AnomalyConfig, Config, MechanismName, PrivacyStyle
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.learning.anomaly.bank import MemoryBank
 from dp_fedmed.learning.anomaly.coreset import coreset_size
@@ -21,7 +21,7 @@ from dp_fedmed.learning.anomaly.dp_gaussian import DPGaussian
 from dp_fedmed.learning.anomaly.dp_prototypes import DPPrototypes
 from dp_fedmed.learning.anomaly.feature_cache import FeatureCache
 from dp_fedmed.learning.anomaly.features import PatchFeatures
-from dp_fedmed.learning.anomaly.noisy_rows import NoisyRows, RowsModel
+from dp_fedmed.learning.anomaly.noisy_rows import RowsModel
 from dp_fedmed.learning.anomaly.private import DIMENSIONS, make_statistic, public_images
 from dp_fedmed.learning.anomaly.public_map import PublicMap, fit_public_map
 from dp_fedmed.learning.anomaly.statistics import AnomalyModel, PrivateStatistic, step_of
@@ -38,23 +38,56 @@ BY_CONTRAST = ("filters",)
 OFFSET, MATRIX, BANK = "map_offset", "map_matrix", "bank"
 
 
-class Detector:
-    """The features and the arrays of one configuration: a memory bank, or a private statistic."""
+BANK_MECHANISM, ROWS_MECHANISM = "bank", "noisy_rows"
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.is_bank = config.privacy.style is PrivacyStyle.none
-        self.has_rows = self.is_bank or config.releases_rows
+
+@dataclass(frozen=True, kw_only=True)
+class DetectorSettings:
+    """What a detector is made of.
+
+    Attributes:
+        mechanism: `bank` without privacy, else what is released of normal images.
+        backbone: of the features, with its `weights` and `layers`.
+        grid: patches along each side of an image.
+        dimension: of the public map; by the mechanism unless given.
+        coreset_size: rows of a bank, or their share of all patches (`coreset_ratio`).
+        neighbours: that a bank's score looks at.
+        rows_per_image: that `noisy_rows` draws.
+        seed: of a random backbone.
+        data_name: for messages.
+    """
+
+    mechanism: str
+    backbone: str
+    weights: str | None = None
+    layers: Sequence[str] | None = None
+    grid: int | None = None
+    dimension: int | None = None
+    coreset_size: int | None = None
+    coreset_ratio: float | None = 0.1
+    neighbours: int = 9
+    rows_per_image: int = 1
+    seed: int = 0
+    data_name: str = "data"
+
+
+class Detector:
+    """The features and the arrays of one detector: a memory bank, or a private statistic."""
+
+    def __init__(self, settings: DetectorSettings) -> None:
+        self.settings = settings
+        self.is_bank = settings.mechanism == BANK_MECHANISM
+        self.has_rows = self.is_bank or settings.mechanism == ROWS_MECHANISM
 
     @functools.cached_property
     def features(self) -> PatchFeatures:
         """Images to patch features."""
-        settings = self.config.anomaly
+        settings = self.settings
         backbone = make_backbone(
             settings.backbone,
             weights=settings.weights,
             layers=settings.layers,
-            seed=self.config.seed,
+            seed=settings.seed,
         )
         return PatchFeatures(backbone, grid=settings.grid)
 
@@ -75,11 +108,11 @@ class Detector:
         """
         if len(input_shape) != 3 or input_shape[1] != input_shape[2]:
             raise ConfigError(
-                f"task.kind=anomaly needs square images, but data.name={self.config.data.name} has "
-                f"records of shape {input_shape}"
+                "task.kind=anomaly needs square images, but data.name="
+                f"{self.settings.data_name} has records of shape {input_shape}"
             )
         public = self.features(public_images(size=input_shape[1], channels=input_shape[0]))
-        settings = self.config.anomaly
+        settings = self.settings
         _check_dimension(settings, public.shape[-1])
         if self.has_rows:
             most = BANK_DIMENSION if self.is_bank else DIMENSIONS["noisy_rows"]
@@ -94,24 +127,20 @@ class Detector:
         return {OFFSET: public_map.offset, MATRIX: public_map.matrix, **learnt}
 
     def _num_rows(self, num_patches: int) -> int:
-        settings = self.config.anomaly
+        settings = self.settings
         if settings.coreset_size is not None:
             return settings.coreset_size
         return max(2, coreset_size(num_patches, ratio=settings.coreset_ratio))
 
     def map_of(self, state: State) -> PublicMap:
         """The public map that travels in these arrays."""
-        is_unit = not (self.is_bank and self.config.anomaly.backbone in BY_CONTRAST)
+        is_unit = not (self.is_bank and self.settings.backbone in BY_CONTRAST)
         return PublicMap(state[OFFSET], state[MATRIX], is_unit=is_unit)
-
-    def noisy_rows(self, state: State) -> NoisyRows:
-        """What draws and noises rows, with the map that travels in these arrays."""
-        return NoisyRows(self.map_of(state), rows_per_image=self.config.anomaly.rows_per_image)
 
     def statistic(self, state: State) -> PrivateStatistic:
         """The statistic that these arrays are a state of."""
         public_map = self.map_of(state)
-        if self.config.anomaly.mechanism is MechanismName.dp_prototypes:
+        if self.settings.mechanism == "dp_prototypes":
             return DPPrototypes(public_map, state["prototypes"])
         return DPGaussian(public_map)
 
@@ -133,7 +162,7 @@ class Detector:
 
     def _bank_scorer(self, state: State) -> Scorer:
         bank, public_map = MemoryBank(state[BANK]), self.map_of(state)
-        neighbours = self.config.anomaly.neighbours
+        neighbours = self.settings.neighbours
 
         def score(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
             found = [bank.score(rows, neighbours=neighbours) for rows in public_map(features)]
@@ -180,7 +209,7 @@ def unpacked_state(state: State) -> State:
     return {**inner, "step": state["step"].reshape(())}
 
 
-def _check_dimension(settings: AnomalyConfig, channels: int) -> None:
+def _check_dimension(settings: DetectorSettings, channels: int) -> None:
     if settings.dimension is not None and settings.dimension > channels:
         raise ConfigError(
             f"anomaly.dimension={settings.dimension} is more than the {channels} channels of "

@@ -13,7 +13,9 @@ from dp_fedmed.learning.anomaly.coreset import greedy_k_center
 from dp_fedmed.learning.anomaly.dp_gaussian import DPGaussian
 from dp_fedmed.learning.anomaly.dp_prototypes import DPPrototypes
 from dp_fedmed.learning.anomaly.public_map import fit_public_map
-from dp_fedmed.learning.anomaly.statistics import BOUND, PrivateStatistic, State
+from dp_fedmed.learning.anomaly.statistics import PrivateStatistic, State
+from dp_fedmed.privacy.mechanisms.base import gaussian_std
+from dp_fedmed.privacy.mechanisms.statistic import BOUND
 from dp_fedmed.privacy.streams.noise import NoiseStream
 
 DIMENSIONS: dict[str, int] = {"dp_gaussian": 64, "dp_prototypes": 32, "noisy_rows": 16}
@@ -78,7 +80,7 @@ def release(
     count = sum(len(features) for features in clients)
     for stream in streams[: statistic.num_steps]:
         total = np.sum([statistic.total([features], state)[0] for features in clients], axis=0)
-        noise = stream.normal(total.shape, std=noise_multiplier * BOUND)
-        std = noise_multiplier * BOUND / count
-        state = statistic.update(state, (total + noise) / count, noise_std=std)
+        std = gaussian_std(noise_multiplier=noise_multiplier, sensitivity=BOUND)
+        noise = stream.normal(total.shape, std=std)
+        state = statistic.update(state, (total + noise) / count, noise_std=std / count)
     return state

@@ -28,15 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dp_fedmed.learning.anomaly.public_map import PublicMap
-from dp_fedmed.privacy import clip_l2_rows
+from dp_fedmed.privacy.mechanisms.statistic import bounded
 
 Floats = NDArray[np.float32]
 Vector = NDArray[np.float64]
 #: Public arrays by name: what was released so far, and the public map.
 State = dict[str, NDArray[Any]]
-
-#: The norm of one image's vector, in every mechanism and step.
-BOUND = 1.0
 
 
 class AnomalyModel(Protocol):
@@ -97,7 +94,7 @@ class PrivateStatistic(ABC):
     def contributions(self, features: NDArray[Any], state: State) -> Vector:
         """One vector of norm at most 1 per image: (n, P, channels) to (n, vector_size)."""
         vectors = self._vectors(self.public_map(features), state)
-        return np.asarray(clip_l2_rows(vectors, max_norm=BOUND).rows, dtype=np.float64)
+        return bounded(vectors)
 
     def total(self, batches: Iterable[NDArray[Any]], state: State) -> tuple[Vector, int]:
         """The sum of the contributions of all images in the batches, and how many there are."""

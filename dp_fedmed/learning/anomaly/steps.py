@@ -6,18 +6,12 @@ and of public numbers. Rows become one memory bank; that is for data that need n
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-
 import numpy as np
 
-from dp_fedmed.config import Config, Weighting
-from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.learning.anomaly.coreset import merge_banks
 from dp_fedmed.learning.anomaly.detector import BANK, Detector, packed_state, unpacked_state
 from dp_fedmed.learning.anomaly.statistics import step_of
 from dp_fedmed.learning.server_step import Arrays, SharedModel, State, WeightedMean
-from dp_fedmed.planning.plan import ClientPlan, PrivacyPlan
 from dp_fedmed.privacy.streams.reproducible import stream
 from dp_fedmed.progress import telling
 
@@ -122,37 +116,3 @@ class RowSample(RowUnion):
         rows = np.unique(np.concatenate(self.banks), axis=0)
         order = stream(self.seed, "noisy-rows").permutation(len(rows))
         return {BANK: np.resize(rows[order], (self.size, rows.shape[1]))}
-
-
-def noise_of(config: Config, plan: PrivacyPlan, sampler: Sampler) -> tuple[float, float]:
-    """(standard deviation of the noise in a released mean, units that the mean is over).
-
-    Of public numbers only: each σ, the clients' sizes, and how many a round is expected to ask.
-    """
-    population = config.num_sites
-    asked = sampler.expected(population)
-    clients = plan.clients
-    if plan.user_event is not None:
-        server = plan.user_event.noise_multiplier * config.privacy.user.max_grad_norm
-        inside = asked / population * _noise_of_means(clients, dict.fromkeys(clients, 1.0))
-        return math.sqrt(server**2 + inside) / asked, asked
-    share = asked / population
-    images = share * sum(own.records for own in clients.values())
-    if config.record_noise_at_server:
-        return largest_sigma(clients) / images, images
-    by_examples = config.federation.weighting is Weighting.examples
-    weights = {name: float(own.records if by_examples else 1) for name, own in clients.items()}
-    spread = math.sqrt(share * _noise_of_means(clients, weights))
-    return spread / (share * sum(weights.values())), images
-
-
-def largest_sigma(clients: Mapping[str, ClientPlan]) -> float:
-    """One noise for all must be enough for the client that needs most."""
-    return max(own.noise_multiplier for own in clients.values())
-
-
-def _noise_of_means(clients: Mapping[str, ClientPlan], weights: Mapping[str, float]) -> float:
-    """Variance of the weighted sum of means that each client has noised."""
-    return math.fsum(
-        (weights[name] * own.noise_multiplier / own.records) ** 2 for name, own in clients.items()
-    )

@@ -9,69 +9,26 @@ gradient is not finite, which contribute zero.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from opacus.optimizers import DPOptimizer
 from torch import Tensor
 
-from dp_fedmed.config import GradMode, TrainingConfig
 from dp_fedmed.data.records import Records
-from dp_fedmed.learning.networks.local_training import LocalResult, make_optimizer, seed_dropout
-from dp_fedmed.learning.networks.per_sample import PerSampleGradients, clip_factors
+from dp_fedmed.learning.networks.local_training import (
+    LocalResult,
+    LocalTraining,
+    make_optimizer,
+    seed_dropout,
+)
+from dp_fedmed.learning.networks.per_sample import PerSampleGradients
 from dp_fedmed.learning.networks.task import to_input, to_tensors
-from dp_fedmed.privacy.accounting.events import Adjacency
-from dp_fedmed.privacy.mechanisms.grid import Grid
+from dp_fedmed.privacy.mechanisms.dp_sgd import DPSGD, Sum
 from dp_fedmed.privacy.streams.noise import NoiseStream
 
-Sum = list[np.ndarray[Any, Any]]
 BatchStream = Callable[[int], np.random.Generator]
 NoiseFor = Callable[[int, Sum], NoiseStream]
-#: Values of per-record gradients that are in memory at once; larger networks take fewer records.
-MOST_VALUES = 2**27
-
-
-@dataclass(frozen=True, kw_only=True)
-class DPSGDPlan:
-    """What one client does in one round."""
-
-    noise_multiplier: float
-    max_grad_norm: float
-    sample_rate: float
-    steps: int
-    grad_mode: GradMode
-    physical_batch_size: int
-    adjacency: Adjacency = "zero_out"
-
-    @property
-    def grid(self) -> Grid:
-        """The public grid of the sums."""
-        return Grid.for_norm(self.max_grad_norm, noise_multiplier=self.noise_multiplier)
-
-    @property
-    def in_force(self) -> dict[str, float | str]:
-        """What the round's secret streams depend on."""
-        return {
-            "noise_multiplier": self.noise_multiplier,
-            "max_grad_norm": self.max_grad_norm,
-            "sample_rate": self.sample_rate,
-            "steps": self.steps,
-            "grad_mode": str(self.grad_mode),
-            "grid": self.grid.step,
-        }
-
-    def records_per_block(self, weights: int) -> int:
-        """How many of a client's records, counted by their numbers, are computed together.
-
-        Blocks are fixed by number, not by who was drawn: a record changes the rounding of its own
-        block's rows and of no other's.
-        """
-        together = min(self.physical_batch_size, max(1, MOST_VALUES // max(1, weights)))
-        if self.sample_rate >= 1.0:
-            return together
-        return max(1, int(0.75 * together / self.sample_rate))  # rarely more are drawn than fit
 
 
 class KeyedDPOptimizer(DPOptimizer):  # type: ignore[misc]
@@ -83,10 +40,20 @@ class KeyedDPOptimizer(DPOptimizer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, *, sensitivity: float | None = None, **settings: Any
+        self,
+        optimizer: torch.optim.Optimizer,
+        mechanism: DPSGD,
+        *,
+        expected_batch_size: float,
+        sensitivity: float | None = None,
     ) -> None:
-        super().__init__(optimizer, **settings)
-        self.sensitivity: float = self.max_grad_norm if sensitivity is None else sensitivity
+        super().__init__(
+            optimizer,
+            noise_multiplier=mechanism.noise_multiplier,
+            max_grad_norm=mechanism.max_grad_norm,
+            expected_batch_size=expected_batch_size,
+        )
+        self.mechanism, self.sensitivity = mechanism, sensitivity
         self.totals: list[Tensor] = []
 
     def start_sum(self) -> None:
@@ -97,7 +64,7 @@ class KeyedDPOptimizer(DPOptimizer):  # type: ignore[misc]
         """Add per-sample gradients, one tensor per parameter, each record clipped to C."""
         rows = [g.reshape(len(g), -1).cpu() for g in per_sample]
         norms = torch.stack([_norms(r) for r in rows]).norm(dim=0)
-        factors = clip_factors(norms, self.max_grad_norm)
+        factors = torch.from_numpy(self.mechanism.bound(norms.numpy()))
         if not bool(torch.isfinite(norms).all()):
             rows = [torch.where(torch.isfinite(norms)[:, None], r, 0.0) for r in rows]
         for total, r in zip(self.totals, rows, strict=True):
@@ -106,17 +73,15 @@ class KeyedDPOptimizer(DPOptimizer):  # type: ignore[misc]
                 flat += factors[part] @ r[part].double()
 
     def noisy_step(self, step: int, noise_for: NoiseFor) -> None:
-        """Put the finished sum on the grid, add noise, divide by the expected batch, and step."""
-        grid = Grid.for_norm(self.max_grad_norm, noise_multiplier=self.noise_multiplier)
-        exact = [grid.truncated(total.numpy()) for total in self.totals]
-        std = self.noise_multiplier * self.sensitivity
-        noise = grid.noise(noise_for(step, exact), sum(e.size for e in exact), std=std)
-        start = 0
-        for p, total in zip(self.params, exact, strict=True):
-            part = noise[start : start + total.size].reshape(total.shape)
-            released = grid.values(total + part) / self.expected_batch_size
-            p.grad = torch.from_numpy(released).to(p.device, p.dtype)
-            start += total.size
+        """Release the finished sum over the expected batch, and step with it."""
+        released = self.mechanism.release(
+            [total.numpy() for total in self.totals],
+            lambda exact: noise_for(step, exact),
+            sensitivity=self.sensitivity,
+            denominator=self.expected_batch_size,
+        )
+        for p, value in zip(self.params, released, strict=True):
+            p.grad = torch.from_numpy(value).to(p.device, p.dtype)
         self.original_optimizer.step()
 
 
@@ -134,30 +99,20 @@ def _norms(rows: Tensor) -> Tensor:
 
 
 def private_optimizer(
-    optimizer: torch.optim.Optimizer, plan: DPSGDPlan, *, records: int
+    optimizer: torch.optim.Optimizer, plan: DPSGD, *, records: int
 ) -> KeyedDPOptimizer:
     """The optimizer of one client's round, with the sensitivity that its noise is scaled to.
 
     Raises:
         ValueError: if the sums do not fit onto the grid.
     """
-    plan.grid.require_room(
-        max_norm=plan.max_grad_norm,
-        noise_multiplier=plan.noise_multiplier,
-        contributions=records,
-    )
+    plan.require_room(records)
     weights = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
     return KeyedDPOptimizer(
         optimizer,
-        noise_multiplier=plan.noise_multiplier,
-        max_grad_norm=plan.max_grad_norm,
+        plan,
         expected_batch_size=plan.sample_rate * records,
-        sensitivity=plan.grid.sensitivity(
-            max_norm=plan.max_grad_norm,
-            dimension=weights,
-            contributions=records,
-            rows_together=2 * plan.physical_batch_size + 32,  # a block rarely holds more
-        ),
+        sensitivity=plan.sensitivity(weights=weights, records=records),
     )
 
 
@@ -165,8 +120,8 @@ def train_privately(
     gradients: PerSampleGradients,
     records: Records,
     *,
-    config: TrainingConfig,
-    plan: DPSGDPlan,
+    config: LocalTraining,
+    plan: DPSGD,
     batch_stream: BatchStream,
     noise_for: NoiseFor,
     device: torch.device,
@@ -204,7 +159,7 @@ def train_privately(
 
 
 def poisson_batch(
-    n: int, plan: DPSGDPlan, rng: np.random.Generator, block: int | None = None
+    n: int, plan: DPSGD, rng: np.random.Generator, block: int | None = None
 ) -> Iterator[Tensor]:
     """Each of n records with probability q, block by block, without empty pieces.
 
@@ -212,7 +167,7 @@ def poisson_batch(
         n: how many records there are.
         plan: has q and the most records that are in memory at once.
         rng: the secret generator of this batch.
-        block: see `DPSGDPlan.records_per_block`.
+        block: see `DPSGD.records_per_block`.
     """
     if plan.sample_rate >= 1.0:
         chosen = np.arange(n)

@@ -3,113 +3,80 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord
+from torch import nn
 
-from dp_fedmed.config import Config, GradMode
 from dp_fedmed.data import DataSet, Records
-from dp_fedmed.errors import ConfigError
-from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.sampling import Sampler
-from dp_fedmed.federation.server_optimizer import ServerOptimizer
-from dp_fedmed.learning.base import LocalRound, State
+from dp_fedmed.learning.base import Evaluation, LocalRound, Pictures, State
 from dp_fedmed.learning.networks.local_training import (
     LocalResult,
+    LocalTraining,
     make_optimizer,
     pick_device,
     train_locally,
 )
+from dp_fedmed.learning.networks.state import ModelState
 from dp_fedmed.learning.networks.task import (
+    Task,
     confusion_matrix,
-    make_task,
     predicted_classes,
     to_tensors,
 )
-from dp_fedmed.models import build_model
-from dp_fedmed.planning.plan import PrivacyPlan, round_shape
-from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
+from dp_fedmed.privacy.mechanisms.base import RecordMechanism
+from dp_fedmed.privacy.mechanisms.dp_sgd import DPSGD
 from dp_fedmed.privacy.streams.noise import Purpose
 from dp_fedmed.privacy.streams.reproducible import stream
-from dp_fedmed.reporting.picture_sheet import PICTURES_FILE
-from dp_fedmed.run.directory import EVALUATION_FILE, RunDirectory
-from dp_fedmed.site.ledger import RecordPlan
 
 if TYPE_CHECKING:
-    from dp_fedmed.learning.networks.dp_sgd import DPSGDPlan
     from dp_fedmed.learning.networks.per_sample import PerSampleGradients
 
 MOST_CLASSES = 100  # that a confusion matrix is written for
-LEAST_NOISE = 1e-2  # as in the configuration's own range
+#: Makes a network for records of a shape and a number of classes.
+Build = Callable[[Sequence[int], int], nn.Module]
 
 
-class GradientLearner:
-    """One network, its task, and the server's records to judge it by."""
+class NetworkLearner:
+    """One network, its task, and the server's records to judge it by.
 
-    def __init__(self, config: Config, data: DataSet) -> None:
-        self.config, self.data = config, data
-        self.task = make_task(config.task)
-        self.device = pick_device(config.training.device)
-        self.model = build_model(
-            config.model,
-            input_shape=data.input_shape,
-            num_classes=data.num_classes,
-            seed=config.seed,
-        ).to(self.device)
-        self.state = model_arrays.ModelState(self.model)
+    Args:
+        build: makes the network.
+        task: its loss and metrics.
+        data: the server's own records.
+        device: where to compute.
+    """
+
+    def __init__(self, build: Build, task: Task, data: DataSet, *, device: str = "auto") -> None:
+        self.task, self.data, self.device = task, data, pick_device(device)
+        self.model = build(data.input_shape, data.num_classes).to(self.device)
+        self.state = ModelState(self.model)
 
     def initial(self) -> State:
         """The weights that the seed gives."""
         return self.state.read()
 
-    def told(self) -> dict[str, Any]:
-        """Nothing but the model is needed."""
+    def order(self) -> dict[str, Any]:
+        """Nothing: the weights tell a client all that it must know."""
         return {}
 
-    def settled(self, config: Config) -> Config:
+    def settle(self, grad_mode: str) -> str:
         """Refuse networks and losses that couple records; decide how gradients are computed."""
-        mode = self._settle(config.privacy.sample.grad_mode)
-        sample = replace(config.privacy.sample, grad_mode=mode)
-        return config.replace(privacy=replace(config.privacy, sample=sample))
-
-    def _settle(self, wanted: GradMode) -> GradMode:
         from dp_fedmed.learning.networks.record_check import settle_mode
 
         x, y = to_tensors(self.data.val, torch.device("cpu"))
         return settle_mode(
-            self.model, self.task, x, y, wanted=wanted, classes=self.data.num_classes
+            self.model, self.task, x, y, wanted=grad_mode, classes=self.data.num_classes
         )
-
-    def mechanism(self, plan: PrivacyPlan, sampler: Sampler) -> ClientLevelMechanism | None:
-        """Whole updates are clipped and noised where clients are protected."""
-        if plan.user_event is None:
-            return None
-        return ClientLevelMechanism(
-            self.config.privacy.user,
-            noise_multiplier=plan.user_event.noise_multiplier,
-            expected_cohort=sampler.expected(self.config.federation.num_clients),
-        )
-
-    def step(self, plan: PrivacyPlan | None, sampler: Sampler) -> ServerOptimizer:
-        """The configured optimizer."""
-        return ServerOptimizer(self.config.federation)
-
-    def advice(self, plan: PrivacyPlan, sampler: Sampler) -> str | None:
-        """None: what noise costs a network is not known before."""
-        return None
 
     def evaluate(self, state: State, split: str) -> dict[str, float]:
         """The task's metrics."""
         self.state.load(state)
         return self.task.evaluate(self.model, self.data.parts()[split], self.device)
 
-    def finish(self, state: State, directory: RunDirectory) -> None:
+    def finish(self, state: State) -> Evaluation:
         """Which test class is taken for which; for segmentation also pictures, worst to best.
 
         For a regression it is what was predicted against what is true, in the target's unit.
@@ -118,49 +85,67 @@ class GradientLearner:
         if self.data.is_regression:
             from dp_fedmed.learning.networks.regression import evaluation as compared
 
-            found = compared(self.model, self.data, self.device)
-            directory.write_json(EVALUATION_FILE, found, durable=False)
-            return
+            return Evaluation(content=compared(self.model, self.data, self.device))
         test, classes = self.data.test, self.data.num_classes
         predicted = predicted_classes(self.model, test, self.device)
+        content = None
         if classes <= MOST_CLASSES:
             matrix = confusion_matrix(test.y, predicted, num_classes=classes)
-            evaluation = {
+            content = {
                 "schema": 1,
                 "split": "test",
                 "counted": "pixels" if self.data.is_segmentation else "records",
                 "class_names": list(self.data.class_names),
                 "confusion": matrix.tolist(),
             }
-            directory.write_json(EVALUATION_FILE, evaluation, durable=False)
-        if self.data.is_segmentation:
-            self._draw_pictures(test, predicted, directory.path / PICTURES_FILE)
+        pictures = self._pictures(test, predicted) if self.data.is_segmentation else None
+        return Evaluation(content=content, pictures=pictures)
 
-    def _draw_pictures(self, test: Records, predicted: np.ndarray[Any, Any], path: Path) -> None:
-        from dp_fedmed.learning.networks.segmentation import overlap
-        from dp_fedmed.reporting.segmentation_sheet import segmentation_sheet, spread
+    def _pictures(self, test: Records, predicted: np.ndarray[Any, Any]) -> Pictures:
+        from dp_fedmed.learning.networks.segmentation import overlap, spread
 
         masks = (torch.from_numpy(np.asarray(each, np.int64)) for each in (predicted, test.y))
         dice = overlap(*masks, num_classes=self.data.num_classes)[0].numpy()
         chosen = spread(dice)
-        titles = [f"Dice {value:.2f}" for value in dice[chosen]]
-        segmentation_sheet(test.x[chosen], test.y[chosen], predicted[chosen], titles, path)
+        return Pictures(
+            kind="segmentation",
+            images=test.x[chosen],
+            truth=test.y[chosen],
+            found=predicted[chosen],
+            titles=[f"Dice {value:.2f}" for value in dice[chosen]],
+        )
 
 
-class GradientWork:
-    """One network per process, which every message brings its own weights for."""
+class NetworkWork:
+    """One network per process; every message brings its weights.
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.task = make_task(config.task)
+    Args:
+        build: makes the network.
+        task: its loss and metrics.
+        training: optimizer, batches and steps.
+        seed: of batches and dropout, which are public.
+        device: where to compute.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        task: Task,
+        training: LocalTraining,
+        *,
+        seed: int = 0,
+        device: str = "auto",
+    ) -> None:
+        self._build, self.task, self.training, self.seed = build, task, training, seed
+        self._device = device
         self._gradients: PerSampleGradients | None = None
-        self._vetted: GradMode | None = None
+        self._vetted: str | None = None
         self._built: tuple[tuple[int, ...], int] | None = None
 
     @functools.cached_property
     def device(self) -> torch.device:
         """Where this process computes."""
-        return pick_device(self.config.training.device)
+        return pick_device(self._device)
 
     def build(self, input_shape: Sequence[int], num_classes: int) -> None:
         """Make the network.
@@ -169,129 +154,91 @@ class GradientWork:
         """
         if self._built == (tuple(input_shape), num_classes):
             return
-        self.model = build_model(
-            self.config.model,
-            input_shape=input_shape,
-            num_classes=num_classes,
-            seed=self.config.seed,
-        ).to(self.device)
-        self.state = model_arrays.ModelState(self.model)
+        self.model = self._build(input_shape, num_classes).to(self.device)
+        self.state = ModelState(self.model)
         # A weight that two layers share has two names, and both of them move.
         named = self.model.named_parameters(remove_duplicate=False)
         self.trainable = {name for name, p in named if p.requires_grad}
-        make_optimizer(self.model, self.config.training)  # the first one makes torch import more
+        make_optimizer(self.model, self.training)  # the first one makes torch import more
         self._gradients, self._vetted = None, None
         self._built = (tuple(input_shape), num_classes)
 
-    def accept(self, sent: ArrayRecord) -> State:
+    def expected(self) -> State:
         """Weights of this very network."""
-        return model_arrays.checked(sent, self.state.read())
+        return self.state.read()
 
-    def agree(self, told: ConfigRecord) -> None:
-        """The model says it all."""
+    def agree(self, order: Mapping[str, Any]) -> None:
+        """Nothing to compare: a network's weights would not fit another's."""
 
-    def plan(self, told: ConfigRecord, records: int) -> DPSGDPlan:
-        """What to do, checked against what this client's own data and settings imply."""
-        from dp_fedmed.learning.networks.dp_sgd import DPSGDPlan
-
-        settings = self.config.privacy.sample
-        noise, q, steps = asked_shape(self.config, told, records)
-        return DPSGDPlan(
-            noise_multiplier=noise,
-            max_grad_norm=settings.max_grad_norm,
-            grad_mode=GradMode(str(told["grad_mode"])),
-            physical_batch_size=settings.physical_batch_size,
-            sample_rate=q,
-            steps=steps,
-        )
-
-    def vet(self, plan: RecordPlan, records: Records) -> None:
+    def vet(self, mechanism: RecordMechanism, records: Records) -> None:
         """Try the network with random weights and records, once per process.
 
         Raises:
             ConfigError: if its gradients are not one per record.
         """
-        from dp_fedmed.learning.networks.dp_sgd import DPSGDPlan
         from dp_fedmed.learning.networks.record_check import settle_mode
 
-        if not isinstance(plan, DPSGDPlan) or self._vetted is plan.grad_mode:
+        if not isinstance(mechanism, DPSGD) or self._vetted == mechanism.grad_mode:
             return
         x, y = to_tensors(records.subset(np.arange(min(1, len(records)))), self.device)
         classes = self._built[1] if self._built is not None else 1
-        settle_mode(self.model, self.task, x, y, wanted=plan.grad_mode, classes=classes)
-        self._vetted = plan.grad_mode
+        settle_mode(self.model, self.task, x, y, wanted=mechanism.grad_mode, classes=classes)
+        self._vetted = mechanism.grad_mode
 
     def train(self, work: LocalRound) -> tuple[State, dict[str, float]]:
         """Train on this client's records; the answer is the change of the model."""
         self.state.load(work.received)
         metrics: dict[str, float] = {}
-        if work.plan is not None:
+        if work.mechanism is not None:
             result = self._train_privately(work)
         else:
             result = train_locally(
                 self.model,
                 work.records,
                 task=self.task,
-                config=self.config.training,
-                rng=stream(self.config.seed, "train", work.name, work.server_round),
+                config=self.training,
+                rng=stream(self.seed, "train", work.name, work.server_round),
                 device=self.device,
             )
             metrics["train_loss"] = result.loss  # a loss on private records would be a release
         trained = self.state.read()
         update = {key: np.subtract(trained[key], work.received[key]) for key in work.received}
-        if work.plan is not None:
+        if work.mechanism is not None:
             for key in update.keys() - self.trainable:  # a running statistic would be a release
                 update[key] = np.zeros_like(update[key])
         return update, {"steps": result.steps, **metrics}
 
     def _train_privately(self, work: LocalRound) -> LocalResult:
-        from dp_fedmed.learning.networks.dp_sgd import DPSGDPlan, train_privately
+        from dp_fedmed.learning.networks.dp_sgd import train_privately
 
-        plan, secrets = work.plan, work.secrets
-        if not isinstance(plan, DPSGDPlan) or secrets is None:
-            raise ValueError("DP-SGD needs a plan and secret streams")
+        plan, streams = work.mechanism, work.streams
+        if not isinstance(plan, DPSGD) or streams is None:
+            raise ValueError("DP-SGD needs a mechanism and secret streams")
         return train_privately(
-            self.gradients(plan),
+            self.gradients(plan.grad_mode),
             work.records,
-            config=self.config.training,
+            config=self.training,
             plan=plan,
-            batch_stream=lambda step: secrets.sampling(Purpose.BATCH, step),
-            noise_for=lambda step, exact: secrets.noise(Purpose.RECORD_NOISE, exact, step),
+            batch_stream=lambda step: streams.sampling(Purpose.BATCH, step),
+            noise_for=lambda step, exact: streams.noise(Purpose.RECORD_NOISE, exact, step),
             device=self.device,
             dropout_seed=int(
-                stream(self.config.seed, "dropout", work.name, work.server_round).integers(2**62)
+                stream(self.seed, "dropout", work.name, work.server_round).integers(2**62)
             ),
         )
 
-    def gradients(self, plan: DPSGDPlan) -> PerSampleGradients:
-        """The network with Opacus' hooks, attached once per process."""
+    def gradients(self, grad_mode: str) -> PerSampleGradients:
+        """The network with its per-record gradients, attached once per process."""
         from dp_fedmed.learning.networks.per_sample import PerSampleGradients
 
-        if self._gradients is not None and self._gradients.mode is not plan.grad_mode:
+        if self._gradients is not None and self._gradients.mode != grad_mode:
             self._gradients.close()
             self._gradients = None
         if self._gradients is None:
-            self._gradients = PerSampleGradients(self.model, self.task, plan.grad_mode)
+            self._gradients = PerSampleGradients(self.model, self.task, grad_mode)
         return self._gradients
 
     def evaluate(self, received: State, records: Records) -> dict[str, float]:
         """The task's metrics."""
         self.state.load(received)
         return self.task.evaluate(self.model, records, self.device)
-
-
-def asked_shape(config: Config, told: ConfigRecord, records: int) -> tuple[float, float, int]:
-    """(σ, q, steps) that the server asks for, if this client's own settings imply no other.
-
-    Raises:
-        ConfigError: naming what differs.
-    """
-    q, steps = round_shape(config, records)
-    for key, value in (("sample_rate", q), ("steps", steps)):
-        if told.get(key) != value:
-            raise ConfigError(f"the server asks for {key}={told.get(key)!r}, we have {value}")
-    noise = float(told["noise_multiplier"])  # type: ignore[arg-type]
-    least = config.privacy.sample.noise_multiplier or 0.0
-    if not max(least, LEAST_NOISE) <= noise < math.inf:
-        raise ConfigError(f"the server asks for noise_multiplier={noise}, too little")
-    return noise, q, steps

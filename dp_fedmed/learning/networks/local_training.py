@@ -13,12 +13,34 @@ import numpy as np
 import torch
 from torch import nn
 
-from dp_fedmed.config import OptimizerName, TrainingConfig
 from dp_fedmed.data.records import Records
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.learning.networks.task import Task, to_input, to_tensors
 
 CONVERTED_AT_ONCE = 2**24  # input values; larger sets stay bytes and are converted by batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How a client trains in one round.
+
+    Attributes:
+        optimizer: `sgd`, `adam` or `adamw`.
+        lr: learning rate.
+        momentum: of `sgd`.
+        weight_decay: of all of them.
+        batch_size: records per step; with DP-SGD the expected number.
+        local_epochs: passes over the records.
+        local_steps: number of steps instead, if given.
+    """
+
+    optimizer: str = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    batch_size: int = 32
+    local_epochs: int = 1
+    local_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -34,7 +56,7 @@ def train_locally(
     records: Records,
     *,
     task: Task,
-    config: TrainingConfig,
+    config: LocalTraining,
     rng: np.random.Generator,
     device: torch.device,
 ) -> LocalResult:
@@ -72,20 +94,20 @@ def seed_dropout(seed: int, device: torch.device) -> None:
         torch.manual_seed(seed)
 
 
-def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, config: LocalTraining) -> torch.optim.Optimizer:
     """The local optimizer, new for every round: a client keeps no optimizer state."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     decay = config.weight_decay
-    if config.optimizer is OptimizerName.sgd:
+    if config.optimizer == "sgd":
         return torch.optim.SGD(
             parameters, lr=config.lr, momentum=config.momentum, weight_decay=decay
         )
-    if config.optimizer is OptimizerName.adam:
+    if config.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=config.lr, weight_decay=decay)
     return torch.optim.AdamW(parameters, lr=config.lr, weight_decay=decay)
 
 
-def batches(n: int, config: TrainingConfig, rng: np.random.Generator) -> Iterator[torch.Tensor]:
+def batches(n: int, config: LocalTraining, rng: np.random.Generator) -> Iterator[torch.Tensor]:
     """Index batches of shuffled passes over n records: `local_steps` of them, or whole epochs."""
     size = min(config.batch_size, n)
     per_epoch = -(-n // size)

@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from opacus.grad_sample import GradSampleHooks
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from dp_fedmed.config import GradMode
 from dp_fedmed.learning.networks.task import Task
 
 # Inputs need no gradient, which Opacus' hooks allow for; torch warns of it all the same.
@@ -37,12 +35,6 @@ class ClippedSum(Protocol):
 
     def add_clipped(self, per_sample: Sequence[Tensor]) -> None:
         """Add per-sample gradients, one tensor per parameter, each record clipped to C."""
-
-
-def clip_factors(norms: Tensor, max_norm: float) -> Tensor:
-    """What each record's gradient is multiplied with: at most C/norm, and 0 if it is not finite."""
-    finite = torch.isfinite(norms)
-    return torch.where(finite, (max_norm / norms.clamp(min=1e-300)).clamp(max=1.0), 0.0)
 
 
 #: What Opacus' hooks and torch itself keep in a module between passes.
@@ -109,15 +101,15 @@ class PerSampleGradients:
     Made once for a model and kept: hooks stay attached, and are silent outside training.
     """
 
-    def __init__(self, model: nn.Module, task: Task, mode: GradMode) -> None:
-        if mode is GradMode.auto:
+    def __init__(self, model: nn.Module, task: Task, mode: str) -> None:
+        if mode == "auto":
             raise ValueError("grad_mode=auto must be settled first: see record_check.settle_mode")
         self.model, self.task, self.mode = model, task, mode
         model.train()
         self.names = [name for name, p in model.named_parameters() if p.requires_grad]
         # Opacus hangs grad_sample on parameters, which their type does not know.
         self.parameters: list[Any] = [p for p in model.parameters() if p.requires_grad]
-        hooked = mode is GradMode.hooks
+        hooked = mode == "hooks"
         self._hooks = GradSampleHooks(model, loss_reduction="sum") if hooked else None
 
     def close(self) -> None:

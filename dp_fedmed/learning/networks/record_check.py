@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dp_fedmed.config import GradMode
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.learning.networks.dp_sgd import KeyedDPOptimizer
 from dp_fedmed.learning.networks.local_training import seed_dropout
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients, refuse_changed, state_of
 from dp_fedmed.learning.networks.task import Task, to_input
+from dp_fedmed.privacy.mechanisms.dp_sgd import DPSGD
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,8 @@ _CPU = torch.device("cpu")
 
 
 def settle_mode(
-    model: nn.Module, task: Task, x: Tensor, y: Tensor, *, wanted: GradMode, classes: int
-) -> GradMode:
+    model: nn.Module, task: Task, x: Tensor, y: Tensor, *, wanted: str, classes: int
+) -> str:
     """The mode in which this network's gradients are really per record.
 
     Args:
@@ -76,19 +76,19 @@ def settle_mode(
     return _first_right(tries, wanted, modes_to_try(model, wanted))
 
 
-def modes_to_try(model: nn.Module, wanted: GradMode) -> tuple[GradMode, ...]:
+def modes_to_try(model: nn.Module, wanted: str) -> tuple[str, ...]:
     """By rule, never by the clock: hooks are for networks of known code, or for who asks for them.
 
-    >>> modes_to_try(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), GradMode.auto)
-    (<GradMode.hooks: 'hooks'>, <GradMode.functorch: 'functorch'>)
+    >>> modes_to_try(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "auto")
+    ('hooks', 'functorch')
     """
-    if wanted is not GradMode.auto:
+    if wanted != "auto":
         return (wanted,)
     known = all(f"{type(module).__module__}.".startswith(KNOWN) for module in model.modules())
-    return (GradMode.hooks, GradMode.functorch) if known else (GradMode.functorch,)
+    return ("hooks", "functorch") if known else ("functorch",)
 
 
-def _first_right(tries: list[_Probe], wanted: GradMode, modes: tuple[GradMode, ...]) -> GradMode:
+def _first_right(tries: list[_Probe], wanted: str, modes: tuple[str, ...]) -> str:
     reasons: list[str] = []
     for mode in modes:
         found = next(filter(None, (probe.problem(mode) for probe in tries)), None)
@@ -98,9 +98,9 @@ def _first_right(tries: list[_Probe], wanted: GradMode, modes: tuple[GradMode, .
             return mode
         reasons.append(f"{mode}: {found}")
     advice = "use layers that treat records one by one"
-    if wanted is not GradMode.auto:
+    if wanted != "auto":
         advice = "give privacy.sample.grad_mode=auto"
-    elif GradMode.hooks not in modes:
+    elif "hooks" not in modes:
         advice += (
             ", or, if you know that your network does so for all values and batch sizes, give "
             "privacy.sample.grad_mode=hooks"
@@ -223,7 +223,7 @@ class _Probe:
         """Whether there is anything to compare."""
         return any(bool(g.abs().max() > 0) for own in self.alone for g in own)
 
-    def problem(self, mode: GradMode) -> str | None:
+    def problem(self, mode: str) -> str | None:
         """What is wrong with this mode for this network; None if it is right."""
         norms = [float(torch.stack([g.norm() for g in own]).norm()) for own in self.alone]
         limit = sorted(norms)[len(norms) // 2] or 1.0  # some are clipped, some are not
@@ -237,7 +237,7 @@ class _Probe:
             return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return None
 
-    def _refuse_randomness(self, mode: GradMode) -> None:
+    def _refuse_randomness(self, mode: str) -> None:
         """Random numbers come from torch, and are the same for all records, or there are none.
 
         Drawn by place in a batch, as in hooks, one record more shifts everybody's.
@@ -251,19 +251,25 @@ class _Probe:
         refuse_changed(before, model)
         if others != _other_generators():
             raise ValueError("it draws random numbers that are not torch's")
-        if mode is GradMode.hooks and not torch.equal(drawn, torch.get_rng_state()):
+        if mode == "hooks" and not torch.equal(drawn, torch.get_rng_state()):
             raise ValueError("it draws random numbers by place in the batch (dropout)")
 
     def _compare(
-        self, mode: GradMode, alone: list[list[Tensor]], norms: list[float], limit: float
+        self, mode: str, alone: list[list[Tensor]], norms: list[float], limit: float
     ) -> str | None:
         size = len(alone)
         x, y = self.x[:size], self.y[:size]
         gradients = PerSampleGradients(self.copy(), self.task, mode)
         optimizer = KeyedDPOptimizer(
             torch.optim.SGD(gradients.parameters, lr=0.0),
-            noise_multiplier=1.0,
-            max_grad_norm=limit,
+            DPSGD(
+                noise_multiplier=1.0,
+                max_grad_norm=limit,
+                sample_rate=1.0,
+                steps=1,
+                grad_mode=mode,
+                physical_batch_size=size,
+            ),
             expected_batch_size=size,
         )
         optimizer.start_sum()

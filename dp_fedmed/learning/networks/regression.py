@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dp_fedmed.config import Loss
 from dp_fedmed.data.records import DataSet, Records
 from dp_fedmed.learning.networks.task import Task, predictions
 
@@ -29,9 +28,9 @@ class Regression(Task):
     def record_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of each record by itself; of k numbers, their mean."""
         truth = targets.reshape(logits.shape).to(logits.dtype)
-        if self.config.loss is Loss.mae:
+        if self.objective == "mae":
             each = (logits - truth).abs()
-        elif self.config.loss is Loss.huber:
+        elif self.objective == "huber":
             each = F.huber_loss(logits, truth, reduction="none", delta=HUBER_DELTA)
         else:
             each = (logits - truth).square()

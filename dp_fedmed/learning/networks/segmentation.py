@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dp_fedmed.config import Loss
 from dp_fedmed.data.records import Records
 from dp_fedmed.learning.networks.task import Task, predictions
 
@@ -18,9 +21,9 @@ class Segmentation(Task):
 
     def record_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Pixel cross entropy, soft Dice, or their sum, of each image by itself."""
-        if self.config.loss is Loss.cross_entropy:
+        if self.objective == "cross_entropy":
             return pixel_cross_entropy(logits, targets)
-        if self.config.loss is Loss.soft_dice:
+        if self.objective == "soft_dice":
             return soft_dice(logits, targets)
         return pixel_cross_entropy(logits, targets) + soft_dice(logits, targets)
 
@@ -71,3 +74,15 @@ def overlap(predicted: Tensor, targets: Tensor, *, num_classes: int) -> tuple[Te
         dices.append(torch.where(empty, 1.0, 2 * shared / total.clamp(min=1)))
         ious.append(torch.where(empty, 1.0, shared / (total - shared).clamp(min=1)))
     return torch.stack(dices).mean(dim=0), torch.stack(ious).mean(dim=0)
+
+
+def spread(values: NDArray[Any], most: int = 8) -> NDArray[np.int64]:
+    """Positions of a few values from the smallest to the largest, evenly by rank.
+
+    >>> spread(np.array([0.9, 0.1, 0.5, 0.7]), most=3).tolist()
+    [1, 3, 0]
+    """
+    order = np.argsort(values, kind="stable")
+    if len(order) > most:
+        order = order[np.linspace(0, len(order) - 1, most).round().astype(int)]
+    return np.asarray(order, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The seam between a federation and what it learns."""
+"""What a network is trained for: a loss that keeps records apart, and the metrics that judge it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dp_fedmed.config import TaskConfig, TaskKind
 from dp_fedmed.data.records import Records
 
 EVALUATION_BATCH = 256
 
 
 class Task(ABC):
-    """A loss that keeps records apart, and the metrics that judge a model."""
+    """A loss that keeps records apart, and the metrics that judge a model.
 
-    def __init__(self, config: TaskConfig) -> None:
-        self.config = config
+    Args:
+        objective: the loss, by name.
+    """
+
+    def __init__(self, objective: str) -> None:
+        self.objective = objective
 
     @abstractmethod
     def record_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -40,17 +43,17 @@ class Task(ABC):
 
 
 #: Import paths, so that one task does not import what another needs.
-TASKS: dict[TaskKind, str] = {
-    TaskKind.classification: "dp_fedmed.learning.networks.classification.Classification",
-    TaskKind.segmentation: "dp_fedmed.learning.networks.segmentation.Segmentation",
-    TaskKind.regression: "dp_fedmed.learning.networks.regression.Regression",
+TASKS: dict[str, str] = {
+    "classification": "dp_fedmed.learning.networks.classification.Classification",
+    "segmentation": "dp_fedmed.learning.networks.segmentation.Segmentation",
+    "regression": "dp_fedmed.learning.networks.regression.Regression",
 }
 
 
-def make_task(config: TaskConfig) -> Task:
-    """The task that the configuration names."""
-    module, name = TASKS[config.kind].rsplit(".", 1)
-    task: Task = getattr(import_module(module), name)(config)
+def make_task(kind: str, objective: str) -> Task:
+    """A task by its kind, with one of its losses."""
+    module, name = TASKS[kind].rsplit(".", 1)
+    task: Task = getattr(import_module(module), name)(objective)
     return task
 
 

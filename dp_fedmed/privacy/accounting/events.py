@@ -261,3 +261,30 @@ class PrivacyEvent:
             return cls(**data)
         except (TypeError, ValueError) as error:
             raise ValueError(f"not a privacy event: {error}") from error
+
+
+def record_event(
+    *,
+    noise_multiplier: float,
+    sample_rate: float,
+    steps: int,
+    adjacency: Adjacency = "zero_out",
+    is_private: bool = True,
+) -> PrivacyEvent:
+    """`steps` noised sums of a client's records: all of them in each, or Poisson batches."""
+    if sample_rate == 1.0:
+        return PrivacyEvent.full(
+            unit="record",
+            noise_multiplier=noise_multiplier,
+            count=steps,
+            adjacency=adjacency,
+            is_private=is_private,
+        )
+    return PrivacyEvent.poisson(
+        unit="record",
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+        count=steps,
+        adjacency=adjacency,
+        is_private=is_private,
+    )

@@ -20,6 +20,10 @@ from numpy.typing import NDArray
 from dp_fedmed.privacy.streams.digests import array_digest, length_prefixed
 
 KEY_BYTES: Final = 32
+#: Where a run keeps its keys, below its directory: noise by phase, and the ledger's.
+SECRET_FOLDER: Final = Path("private") / "secret"
+NOISE_KEYS: Final = "noise_*.key"
+LEDGER_KEY_FILE: Final = "ledger.key"
 TEMPORARY: Final = ".tmp-"  # how names of unfinished files begin
 
 
@@ -170,3 +174,8 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def key_file(run_dir: str | Path, phase: int) -> Path:
+    """A run's noise key of one phase; each phase has its own."""
+    return Path(run_dir) / SECRET_FOLDER / f"noise_{phase}.key"

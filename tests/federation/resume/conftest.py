@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dp_fedmed.config import compose
-from dp_fedmed.engines.running import run_federation
+from dp_fedmed.launch import run_federation
 from dp_fedmed.run.verify import LedgerView
 from tests.federation.resume.runs import (
     SETTINGS,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dp_fedmed.config import compose
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import ConfigError, RunFinished
+from dp_fedmed.launch import run_federation
 from dp_fedmed.run.verify import LedgerView
 from tests.federation.resume.runs import (
     SETTINGS,
@@ -111,16 +111,16 @@ def test_steering_may_change_and_is_said(
 def test_a_new_phase_clips_to_its_own_norm(copy: Callable[[str], Path]) -> None:
     path = copy("user")
     seen: list[float] = []
-    from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
+    from dp_fedmed.privacy.mechanisms.client_updates import ClientUpdates
 
-    original = ClientLevelMechanism.start
+    original = ClientUpdates.start
 
     def noting(self, model):  # type: ignore[no-untyped-def]
         seen.append(self.clip_norm)
         original(self, model)
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(ClientLevelMechanism, "start", noting)
+    patch.setattr(ClientUpdates, "start", noting)
     resume(path, "new_phase=true", "privacy.user.max_grad_norm=0.125")
     patch.undo()
     assert seen == [0.125, 0.125]

@@ -16,8 +16,8 @@ import pytest
 
 from dp_fedmed import crash_points
 from dp_fedmed.config import compose
-from dp_fedmed.engines.running import run_federation
 from dp_fedmed.errors import CheckpointError, ConfigError, RunLocked
+from dp_fedmed.launch import run_federation
 from dp_fedmed.run import server_run
 from dp_fedmed.run.durable import RunLock
 from dp_fedmed.run.resume import resume_run
@@ -104,8 +104,8 @@ def test_a_run_whose_plan_is_refused_leaves_no_directory(tmp_path: Path) -> None
 
 
 def test_a_client_cannot_stall_the_server_with_charges() -> None:
+    from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
     from dp_fedmed.federation.privacy_guard import PrivacyGuard
-    from dp_fedmed.planning.plan import ClientPlan, PrivacyPlan
 
     own = ClientPlan(records=9, sample_rate=0.5, steps=1, participations=9, noise_multiplier=2.0)
     plan = PrivacyPlan(delta_sample=1e-5, delta_user=None, clients={"a": own}, user_event=None)

@@ -10,45 +10,40 @@ for those who receive the model, not for the server.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
-
-from dp_fedmed.config import UserPrivacyConfig
-from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
+from dp_fedmed.privacy.accounting.events import PrivacyEvent
+from dp_fedmed.privacy.mechanisms.base import Arrays, State
+from dp_fedmed.privacy.mechanisms.client_updates import BELOW, ClientUpdates
+from dp_fedmed.privacy.mechanisms.statistic import BOUND
 from dp_fedmed.privacy.streams.noise import Purpose
 
-BOUND = 1.0
 
-
-class RecordLevelMechanism(ClientLevelMechanism):
+class RecordMeans(ClientUpdates):
     """Sums and noises the answers of a round, each weighted by its client's records.
 
     Args:
+        event: what a round costs one record of any client, or more.
         records: each client's number of records, which is public.
-        noise_multiplier: σ that every client's records are charged with, or more.
         share: of the clients that a round asks.
     """
 
-    purpose = Purpose.STATISTIC_NOISE
     hides_cohorts = False
+    purpose = Purpose.STATISTIC_NOISE
 
     def __init__(
-        self, records: Mapping[str, int], *, noise_multiplier: float, share: float = 1.0
+        self, event: PrivacyEvent, *, records: Mapping[str, int], share: float = 1.0
     ) -> None:
-        super().__init__(
-            UserPrivacyConfig(max_grad_norm=BOUND),
-            noise_multiplier=noise_multiplier,
-            expected_cohort=share * sum(records.values()),
-        )
+        super().__init__(event, max_norm=BOUND, expected_cohort=share * sum(records.values()))
         self.records = dict(records)
 
-    @property
-    def in_force(self) -> dict[str, float]:
+    def order(self) -> dict[str, float | str]:
         """Besides, the denominator: with other sizes it is another release."""
-        return {**super().in_force, "records": self.expected_cohort}
+        return {**super().order(), "records": self.expected_cohort}
 
-    def add(self, update: Mapping[str, np.ndarray[Any, Any]], client: str = "") -> None:
-        """Add n_i times one client's answer."""
-        for name, value in self._clipped(update).items():
-            self._total[name] += self.records[client] * value
+    def bound(self, contribution: Arrays, /, client: str = "") -> State:
+        """One client's clipped answer, n_i times."""
+        clipped = super().bound(contribution)
+        return {
+            name: value if name == BELOW else self.records[client] * value
+            for name, value in clipped.items()
+        }

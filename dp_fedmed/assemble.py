@@ -1,0 +1,339 @@
+"""From a configuration to the objects of a run: the only file that knows both."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from flwr.serverapp import Grid
+
+from dp_fedmed.config import Clipping, Config, PrivacyStyle, TaskKind, Topology, better
+from dp_fedmed.engines.serving import with_connected_clients
+from dp_fedmed.errors import ConfigError
+from dp_fedmed.federation.messages import RecordOrder
+from dp_fedmed.federation.plan import PrivacyPlan
+from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.federation.server_optimizer import ServerOptimizer
+from dp_fedmed.federation.stopping import StopRequest
+from dp_fedmed.learning import Learner, LocalWork
+from dp_fedmed.learning.local_only import LocalOnlyLearner, LocalOnlyStep
+from dp_fedmed.learning.server_step import ServerStep
+from dp_fedmed.planning.outlook import warnings_of_run
+from dp_fedmed.planning.plan import make_sampler, record_adjacency, round_shape
+from dp_fedmed.privacy.accounting.events import record_event
+from dp_fedmed.privacy.mechanisms import MECHANISMS
+from dp_fedmed.privacy.mechanisms.base import RecordMechanism, ServerMechanism
+from dp_fedmed.reporting.run_log import log_to
+from dp_fedmed.run.observer import Observer
+from dp_fedmed.run.results import RunResult
+from dp_fedmed.run.server_run import ServerRun
+
+if TYPE_CHECKING:
+    from dp_fedmed.data import DataSet
+    from dp_fedmed.learning.anomaly.detector import DetectorSettings
+    from dp_fedmed.learning.networks.learner import Build
+    from dp_fedmed.learning.networks.local_training import LocalTraining
+    from dp_fedmed.learning.networks.task import Task
+    from dp_fedmed.site.runtime import ClientRuntime
+
+LEAST_NOISE = 1e-2  # as in the configuration's own range
+
+
+class Assembly:
+    """Makes the parts of a server's run: see `dp_fedmed.run.phases.Parts`."""
+
+    def sampler(self, config: Config) -> Sampler:
+        """The sampler that the configuration names."""
+        return make_sampler(config)
+
+    def learner(self, config: Config, data: DataSet, clients: Mapping[str, int]) -> Learner:
+        """The server's half of what is learnt."""
+        return make_learner(config, data, clients)
+
+    def mechanism(
+        self, config: Config, plan: PrivacyPlan, sampler: Sampler
+    ) -> ServerMechanism | None:
+        """What the server clips and noises, if anything."""
+        return server_mechanism(config, plan, sampler)
+
+    def step(
+        self, config: Config, learner: Learner, plan: PrivacyPlan | None, sampler: Sampler
+    ) -> ServerStep:
+        """What the server makes of a round's answers."""
+        return server_step(config, learner, plan, sampler)
+
+    def advice(
+        self,
+        config: Config,
+        learner: Learner,
+        plan: PrivacyPlan,
+        sampler: Sampler,
+        records: Mapping[str, int],
+        *,
+        is_new: bool,
+    ) -> Iterator[str]:
+        """What `dp-fedmed plan` would have warned of, when a run begins."""
+        advice = learner_advice(config, learner, plan, sampler)
+        if advice is not None:
+            yield advice
+        if is_new:
+            weights = sum(value.size for value in learner.initial().values())
+            yield from warnings_of_run(config, records, weights)
+
+
+def network_builder(config: Config) -> Build:
+    """Makes the configured network for records of a shape and a number of classes."""
+    from dp_fedmed.models import build_model
+
+    return lambda input_shape, num_classes: build_model(
+        config.model, input_shape=input_shape, num_classes=num_classes, seed=config.seed
+    )
+
+
+def make_task(config: Config) -> Task:
+    """The task that the configuration names."""
+    from dp_fedmed.learning.networks import task
+
+    return task.make_task(config.task.kind, config.task.loss)
+
+
+def local_training(config: Config) -> LocalTraining:
+    """How a client trains."""
+    from dp_fedmed.learning.networks.local_training import LocalTraining
+
+    given = {f.name: getattr(config.training, f.name) for f in fields(LocalTraining)}
+    return LocalTraining(**given)
+
+
+def detector_settings(config: Config) -> DetectorSettings:
+    """What an anomaly detector is made of."""
+    from dp_fedmed.learning.anomaly.detector import BANK_MECHANISM, DetectorSettings
+
+    settings, is_bank = config.anomaly, config.privacy.style is PrivacyStyle.none
+    return DetectorSettings(
+        mechanism=BANK_MECHANISM if is_bank else str(settings.mechanism),
+        backbone=settings.backbone,
+        weights=settings.weights,
+        layers=settings.layers,
+        grid=settings.grid,
+        dimension=settings.dimension,
+        coreset_size=settings.coreset_size,
+        coreset_ratio=settings.coreset_ratio,
+        neighbours=settings.neighbours,
+        rows_per_image=settings.rows_per_image,
+        seed=config.seed,
+        data_name=config.data.name,
+    )
+
+
+def noised_by(config: Config) -> str:
+    """Who adds the noise that protects images."""
+    return "server" if config.record_noise_at_server else "clients"
+
+
+def make_learner(
+    config: Config, data: DataSet, clients: Mapping[str, int] = MappingProxyType({})
+) -> Learner:
+    """The server's half of what the configuration names.
+
+    Args:
+        config: the run's.
+        data: the server's own.
+        clients: each one's number of records where `Config.asks_for_sizes`, else 0.
+    """
+    num_records = sum(clients.values())
+    if config.federation.topology is Topology.local_only:
+        each = num_records // max(1, len(clients))
+        metric = config.task.metric
+        inner = _one_learner(config, data, each)
+        return LocalOnlyLearner(inner, list(clients), metric=metric, sign=better(metric))
+    return _one_learner(config, data, num_records)
+
+
+def _one_learner(config: Config, data: DataSet, num_records: int) -> Learner:
+    if config.task.kind is TaskKind.anomaly:
+        from dp_fedmed.learning.anomaly.learner import AnomalyLearner
+
+        settings = detector_settings(config)
+        return AnomalyLearner(settings, data, num_records, noised_by=noised_by(config))
+    from dp_fedmed.learning.networks.learner import NetworkLearner
+
+    device = config.training.device
+    return NetworkLearner(network_builder(config), make_task(config), data, device=device)
+
+
+def make_work(config: Config) -> LocalWork:
+    """A client's half of what the configuration names."""
+    if config.task.kind is TaskKind.anomaly:
+        from dp_fedmed.learning.anomaly.learner import AnomalyWork
+
+        return AnomalyWork(detector_settings(config), noised_by=noised_by(config))
+    from dp_fedmed.learning.networks.learner import NetworkWork
+
+    return NetworkWork(
+        network_builder(config),
+        make_task(config),
+        local_training(config),
+        seed=config.seed,
+        device=config.training.device,
+    )
+
+
+def server_mechanism(config: Config, plan: PrivacyPlan, sampler: Sampler) -> ServerMechanism | None:
+    """Noise at the server: for clients, or once for all images where it is trusted."""
+    if config.federation.topology is Topology.local_only:
+        return None  # nothing is added up that a server could noise
+    population = config.num_sites
+    if plan.user_event is not None:
+        user = config.privacy.user
+        adaptive: dict[str, Any] = {}
+        if user.clipping is Clipping.adaptive:
+            adaptive = {"quantile": user.target_quantile, "learning_rate": user.clip_lr}
+        found: ServerMechanism = MECHANISMS[user.clipping](
+            plan.user_event,
+            max_norm=user.max_grad_norm,
+            expected_cohort=sampler.expected(population),
+            **adaptive,
+        )
+        return found
+    if not config.record_noise_at_server:
+        return None
+    from dp_fedmed.planning.noise import largest_sigma
+
+    event = record_event(noise_multiplier=largest_sigma(plan.clients), sample_rate=1.0, steps=1)
+    trusted: ServerMechanism = MECHANISMS["record_means"](
+        event,
+        records={name: own.records for name, own in plan.clients.items()},
+        share=sampler.expected(population) / population,
+    )
+    return trusted
+
+
+def record_mechanism(config: Config, order: RecordOrder, records: int) -> RecordMechanism:
+    """What protects a client's records as a server asks for, if its own settings imply no other.
+
+    Raises:
+        ConfigError: naming what differs.
+    """
+    q, steps = round_shape(config, records)
+    for key, value in (("sample_rate", q), ("steps", steps)):
+        asked = getattr(order, key)
+        if asked != value:
+            raise ConfigError(f"the server asks for {key}={asked!r}, we have {value}")
+    sigma, least = order.noise_multiplier, config.privacy.sample.noise_multiplier or 0.0
+    if not max(least, LEAST_NOISE) <= sigma < math.inf:
+        raise ConfigError(f"the server asks for noise_multiplier={sigma}, too little")
+    made: RecordMechanism
+    if config.task.kind is not TaskKind.anomaly:
+        settings = config.privacy.sample
+        made = MECHANISMS["dp_sgd"](
+            noise_multiplier=sigma,
+            max_grad_norm=settings.max_grad_norm,
+            grad_mode=order.grad_mode,
+            physical_batch_size=settings.physical_batch_size,
+            sample_rate=q,
+            steps=steps,
+        )
+    elif config.releases_rows:
+        made = MECHANISMS["noisy_rows"](
+            noise_multiplier=sigma, rows_per_record=config.anomaly.rows_per_image
+        )
+    else:
+        made = MECHANISMS["statistic_mean"](
+            noise_multiplier=sigma,
+            records=records,
+            noised_by="server" if config.record_noise_at_server else "client",
+            adjacency=record_adjacency(config),
+        )
+    return made
+
+
+def server_step(
+    config: Config, learner: Learner, plan: PrivacyPlan | None, sampler: Sampler
+) -> ServerStep:
+    """What the server makes of a round's answers; one step per client where each is alone."""
+    if isinstance(learner, LocalOnlyLearner):
+        return LocalOnlyStep(
+            {
+                name: server_step(config, learner.inner, _own(plan, name), sampler)
+                for name in learner.names
+                if plan is None or name in plan.clients
+            }
+        )
+    if config.task.kind is not TaskKind.anomaly:
+        federation = config.federation
+        return ServerOptimizer(
+            str(federation.server_optimizer),
+            lr=federation.server_lr,
+            momentum=federation.server_momentum,
+            beta2=federation.server_beta2,
+            tau=federation.server_tau,
+        )
+    from dp_fedmed.learning.anomaly.learner import AnomalyLearner
+    from dp_fedmed.learning.anomaly.steps import BankStep, NoisyRowsStep, StatisticStep
+    from dp_fedmed.planning.noise import noise_of
+
+    if plan is None:
+        return BankStep(config.seed)
+    if config.releases_rows:
+        return NoisyRowsStep(config.seed)
+    if not isinstance(learner, AnomalyLearner):
+        raise TypeError(f"{type(learner).__name__} has no detector")
+    return StatisticStep(learner.detector, noise_of(config, plan, sampler)[0])
+
+
+def learner_advice(
+    config: Config, learner: Learner, plan: PrivacyPlan, sampler: Sampler
+) -> str | None:
+    """What noise will do to an anomaly task; what it costs a network is not known before."""
+    if config.task.kind is not TaskKind.anomaly:
+        return None
+    if isinstance(learner, LocalOnlyLearner):
+        for name in plan.clients:
+            advice = learner_advice(config, learner.inner, _own(plan, name) or plan, sampler)
+            if advice is not None:
+                return f"{name}: {advice}"
+        return None
+    from dp_fedmed.learning.anomaly.learner import AnomalyLearner
+    from dp_fedmed.planning.noise import anomaly_advice
+
+    if not isinstance(learner, AnomalyLearner):
+        return None
+    return anomaly_advice(config, learner, plan, sampler)
+
+
+def _own(plan: PrivacyPlan | None, name: str) -> PrivacyPlan | None:
+    return None if plan is None else replace(plan, clients={name: plan.clients[name]})
+
+
+def client_runtime(config: Config) -> ClientRuntime:
+    """What a process needs to act as any of the clients."""
+    from dp_fedmed.site.runtime import ClientRuntime
+
+    return ClientRuntime(config, make_work(config), functools.partial(record_mechanism, config))
+
+
+def serve(
+    grid: Grid,
+    config: Config,
+    observer: Observer,
+    *,
+    num_clients_given: bool = True,
+    stop: StopRequest | None = None,
+) -> RunResult:
+    """Run a configuration on a grid, whichever engine is behind it."""
+    config, nodes = with_connected_clients(grid, config, num_clients_given=num_clients_given)
+    run = ServerRun(config, Assembly(), observer, stop)
+    try:
+        log = run.directory.log_file(secret=config.privacy.style.protects_clients)
+        with log_to(log, run.directory.path):
+            return run.run(grid, nodes)
+    except ConfigError:
+        run.store.withdraw()
+        raise
+    finally:
+        run.store.release()

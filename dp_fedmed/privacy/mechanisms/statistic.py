@@ -1,0 +1,91 @@
+"""The mean of one client's bounded vectors, one per record, noised by that client.
+
+The guarantee kept here: each vector has norm at most 1, so one record moves the mean of n by 1/n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dp_fedmed.privacy.accounting.events import Adjacency, PrivacyEvent, record_event
+from dp_fedmed.privacy.mechanisms.base import NoisedBy, Stateless, gaussian_std
+from dp_fedmed.privacy.mechanisms.clipping import clip_l2_rows
+from dp_fedmed.privacy.streams.noise import Purpose
+from dp_fedmed.privacy.streams.rounds import RoundStreams
+
+#: The norm of one record's vector, in every statistic and step.
+BOUND = 1.0
+
+
+def bounded(vectors: NDArray[Any]) -> NDArray[np.float64]:
+    """Vectors (n, size), each clipped to norm 1; one that is not finite is zero."""
+    return np.asarray(clip_l2_rows(vectors, max_norm=BOUND).rows, dtype=np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticMean(Stateless):
+    """What one client's records are charged with in one round: one sum of all of them.
+
+    Attributes:
+        noise_multiplier: σ.
+        records: n, the public denominator.
+        noised_by: the client, or a trusted server (`RecordMeans`), which then adds the noise.
+    """
+
+    noise_multiplier: float
+    records: int
+    noised_by: NoisedBy = "client"
+    sample_rate: float = 1.0
+    steps: int = 1
+    adjacency: Adjacency = "zero_out"
+    hides_cohorts = False
+
+    def cost(self, rounds: int) -> Sequence[PrivacyEvent]:
+        """One Gaussian release per round."""
+        return record_costs(self, rounds)
+
+    def order(self) -> dict[str, float | str]:
+        """σ, the bound, and who adds the noise."""
+        return {
+            "noise_multiplier": self.noise_multiplier,
+            "max_grad_norm": BOUND,
+            "sample_rate": self.sample_rate,
+            "steps": self.steps,
+            "record_noise": "clients" if self.noised_by == "client" else "server",
+        }
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the noise in each coordinate of the mean."""
+        whole = gaussian_std(noise_multiplier=self.noise_multiplier, sensitivity=BOUND)
+        return whole / max(1, self.records)
+
+    def bound(self, contribution: NDArray[Any], /) -> NDArray[np.float64]:
+        """Vectors of norm at most 1."""
+        return bounded(contribution)
+
+    def release(self, total: NDArray[Any], streams: RoundStreams, /) -> NDArray[Any]:
+        """The mean of all vectors with noise, unless the server is to add it."""
+        if self.noised_by == "server":
+            return total
+        stream = streams.noise(Purpose.STATISTIC_NOISE, [total])
+        return np.asarray(total + stream.normal(total.shape, std=self.std))
+
+
+def record_costs(mechanism: Any, rounds: int) -> Sequence[PrivacyEvent]:
+    """`steps` releases per round with a client's records."""
+    if not rounds:
+        return []
+    return [
+        record_event(
+            noise_multiplier=mechanism.noise_multiplier,
+            sample_rate=mechanism.sample_rate,
+            steps=mechanism.steps * rounds,
+            adjacency=mechanism.adjacency,
+        )
+    ]
