@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.breaks.base import Break
 
-ACCOUNTING = "tests/federation/test_accounting.py"
-GROUP = "tests/privacy/test_group.py"
+ACCOUNTING = "tests/federation/test_privacy_guard.py"
+GROUP = "tests/privacy/accounting/test_group.py"
 
 BREAKS: list[Break] = [
     Break(
@@ -76,6 +76,6 @@ BREAKS: list[Break] = [
         "privacy/toolbox/mechanisms.py",
         "total = sum(_nearest_multiple(float(value), exponent) for value in clamped)",
         "total = _nearest_multiple(math.fsum(clamped) / n, exponent) * n",
-        "tests/privacy/test_mechanisms.py::test_private_mean_is_not_rounded_before_it_is_noised",
+        "tests/privacy/toolbox/test_mechanisms.py::test_private_mean_is_not_rounded_before_it_is_noised",
     ),
 ]

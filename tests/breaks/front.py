@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.breaks.base import Break
 
-EFFECTS = "tests/test_config_effects.py"
+EFFECTS = "tests/config/test_effects.py"
 COMMANDS = "tests/test_command_line.py"
 RESULTS = "tests/sweeps/test_results.py"
 

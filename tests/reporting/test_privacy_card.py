@@ -25,7 +25,7 @@ from dp_fedmed.reporting.run_facts import read_run
 from dp_fedmed.reporting.segmentation_sheet import difference, segmentation_sheet
 from dp_fedmed.run import environment
 from dp_fedmed.run.directory import RunDirectory
-from tests.reporting.conftest import SETTINGS, WORDS, make_run
+from tests.runs.finished import SETTINGS, WORDS, make_run
 
 Runs = Callable[[str], Path]
 
