@@ -68,10 +68,11 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
 def heard_logger() -> Iterator[None]:
     """What a command does to logging in this process is undone, for the sake of later tests."""
     loggers = [logging.getLogger(name) for name in (None, "dp_fedmed", "flwr")]
-    before = [list(logger.handlers) for logger in loggers]
+    before = [(list(logger.handlers), logger.level) for logger in loggers]
     yield
-    for logger, handlers in zip(loggers, before, strict=True):
+    for logger, (handlers, level) in zip(loggers, before, strict=True):
         logger.handlers[:] = handlers
+        logger.setLevel(level)
     logging.getLogger("dp_fedmed").propagate = True
 
 

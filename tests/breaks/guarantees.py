@@ -110,7 +110,7 @@ BREAKS = [
         "privacy/streams/noise.py",
         'return self._mac(b"dp_fedmed private digest v1" + array_digest(arrays))',
         'return hashlib.sha256(b"dp_fedmed private digest v1" + array_digest(arrays)).digest()',
-        f"{NOISE}::test_the_private_digest_is_keyed",
+        "tests/privacy/streams/test_digests.py::test_the_private_digest_is_keyed",
     ),
     Break(
         "noise from a public seed passes as private",
@@ -346,7 +346,7 @@ BREAKS = [
         "privacy/streams/keys.py",
         "os.open(temporary, flags, 0o600)",
         "os.open(temporary, flags, 0o644)",
-        f"{NOISE}::test_key_files_are_private_exclusive_and_round_trip",
+        "tests/privacy/streams/test_keys.py::test_key_files_are_private_exclusive_and_round_trip",
     ),
     Break(
         "a plan by another accountant than the run's",
@@ -362,7 +362,7 @@ BREAKS = [
         "planning/forecast.py",
         "parts = training_parts(config, data)",
         "parts = [part.repeat(2) for part in training_parts(config, data)]",
-        "tests/commands/test_plan.py::test_records_are_counted_as_a_client_counts_them",
+        "tests/planning/test_forecast.py::test_records_are_counted_as_a_client_counts_them",
     ),
     Break(
         "a secret cohort on the terminal",
@@ -405,7 +405,7 @@ BREAKS = [
         "learning/anomaly/noisy_rows.py",
         "return noise_multiplier * self.sanitizer.sensitivity / 2.0",
         "return noise_multiplier",
-        "tests/learning/anomaly/test_statistics.py::test_noisy_rows_carry_the_noise_they_promise",
+        "tests/learning/anomaly/test_noisy_rows.py::test_noisy_rows_carry_the_noise_they_promise",
     ),
     Break(
         "a client's own ledger counts a replacement as a removal",

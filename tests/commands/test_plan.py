@@ -13,14 +13,12 @@ import pytest
 from PIL import Image
 
 from dp_fedmed.cli import main
-from dp_fedmed.client_app import ClientRuntime
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data
 from dp_fedmed.engines.running import run_federation
 from dp_fedmed.federation.sampling import make_sampler
 from dp_fedmed.learning import make_learner
 from dp_fedmed.planning.forecast import forecast, simulated_records
-from tests.studies import STUDY
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -93,23 +91,6 @@ def test_a_given_noise_ends_the_run_where_the_plan_says(ask: Ask, tmp_path: Path
         assert row["epsilon"]["rdp"] == real["epsilon"] <= 2.0
 
 
-def test_records_are_counted_as_a_client_counts_them() -> None:
-    config = compose(
-        [
-            *(*STUDY, "privacy=none", "data.client_val_fraction=0", "federation.num_clients=3"),
-            *("data.group_by=patient", "data.max_records_per_group=3"),
-        ]
-    )
-    data = load_data(config.data, seed=config.seed)
-    site = ClientRuntime(config)
-    own = {
-        f"client-{number:05d}": len(site.records({"partition-id": number, "num-partitions": 3})[0])
-        for number in range(3)
-    }
-    assert simulated_records(config, data) == own
-    assert sum(own.values()) < len(data.train)
-
-
 def test_a_fast_plan_imports_nothing_heavy_and_prints_json_only() -> None:
     words = ["--fast", "--json", "task=digits", "privacy=hybrid", "recipe=none"]
     probe = (
@@ -166,26 +147,6 @@ def test_many_clients_are_planned_by_size_and_shown_as_a_summary(
     assert len(rows) <= 6
     assert sum("binds" in row for row in rows) == 1, "whoever binds is always shown"
     assert {row.split()[2] for row in rows} >= {"40", "79"}, "the smallest and the largest too"
-
-
-def test_fast_and_tight_is_exact_for_the_client_that_binds() -> None:
-    config = compose(
-        [
-            *("privacy=sample", "recipe=none", "privacy.accountant=tight"),
-            *("federation.num_clients=3", "federation.num_rounds=3"),
-        ]
-    )
-    records = {"a": 60, "b": 120, "c": 120}
-    fast, full = (forecast(config, records, fast=fast) for fast in (True, False))
-    assert fast.binding is not None
-    assert full.binding is not None
-    assert fast.binding.names == full.binding.names == ("a",)
-    assert fast.binding.spending.sigma == full.binding.spending.sigma
-    (rough,) = (g.spending for g in fast.groups if "b" in g.names)
-    (exact,) = (g.spending for g in full.groups if "b" in g.names)
-    assert rough.is_upper_bound
-    assert not exact.is_upper_bound
-    assert rough.sigma > exact.sigma
 
 
 def test_warnings_are_for_those_who_need_them(ask: Ask) -> None:
@@ -316,3 +277,11 @@ def test_a_shared_ledger_is_read_and_never_made(ask: Ask, tmp_path: Path) -> Non
         spent = report["all_runs_on_this_data"][unit]["epsilon"]
         assert after["before"][unit]["epsilon"] == spent
         assert spent < after["after"][unit]["epsilon"] < 2 * spent
+
+
+def test_plan_says_when_the_server_is_trusted(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--json", "--records", "50,50", "task=textures", "privacy=sample"]
+    assert main(words) == 0
+    assert "server is trusted" in " ".join(json.loads(capsys.readouterr().out)["notes"])
+    assert main([*words, "anomaly.server_trusted=false"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == []

@@ -13,11 +13,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from dp_fedmed.commands import with_config_dir
 from dp_fedmed.config import compose, conf_dir, from_run_config, leaf_keys
 from dp_fedmed.config.effects import EFFECTS, given_keys, refuse_in_vain, unmet
-from dp_fedmed.config.overrides import hint
 from dp_fedmed.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("strict")
-
 #: For each key of the table, (settings in which it counts, settings in which it does not).
 BOTH: dict[str, tuple[str, str]] = {
     "privacy.sample.target_epsilon": ("privacy=sample", "privacy=none"),
@@ -221,13 +219,6 @@ def test_a_key_of_a_sweep_must_count_in_one_job_at_least() -> None:
         refuse_in_vain(iter(jobs[:2]), ["privacy.sample.max_grad_norm"])
 
 
-@pytest.mark.parametrize("style", ["sample", "user"])
-def test_hints_prefer_what_counts(style: str) -> None:
-    with pytest.raises(ConfigError, match=f"did you mean 'privacy.{style}.target_epsilon'\\?"):
-        compose([f"privacy={style}", "privacy.epsilon=3"])
-    assert hint("privacy.sample.epsilon", ["privacy=none"]).endswith("hybrid?")
-
-
 def test_files_of_ones_own_are_wishes_too(tmp_path: Path) -> None:
     (tmp_path / "task").mkdir()
     text = (conf_dir() / "task" / "digits.yaml").read_text()
@@ -238,39 +229,6 @@ def test_files_of_ones_own_are_wishes_too(tmp_path: Path) -> None:
     assert compose([*words, "privacy=sample"]).privacy.sample.target_delta == 1e-6
     with pytest.raises(ConfigError, match=r"privacy.sample.target_delta=1e-06 has no effect"):
         compose([*words, "privacy=none"])
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("dta: {name: digits}", r"task/mine\.yaml: unknown key 'dta'; did you mean 'data'"),
-        ("data: {nmae: digits}", r"unknown key 'data\.nmae'; did you mean 'data\.name'"),
-        ("data: {name: [", r"mine\.yaml, line \d+, column \d+: "),
-        ("defaults: [override /trainng: images]", r"'trainng', which is no group.*'training'"),
-    ],
-)
-def test_a_mistake_in_ones_own_file_is_named_with_its_place(
-    content: str, said: str, tmp_path: Path
-) -> None:
-    (tmp_path / "task").mkdir()
-    (tmp_path / "task" / "mine.yaml").write_text(f"# @package _global_\n{content}\n")
-    words = with_config_dir([f"--config-dir={tmp_path}", "task=mine"])
-    with pytest.raises(ConfigError, match=said):
-        compose(words)
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("model=resnet18", "model._target_=torchvision.models.resnet18"),
-        ("model=unet", "model._target_=dp_fedmed.models.UNet"),
-        ("data=digits", "task=digits or data.name=digits"),
-        ("checkpoint=3", "checkpoint.every="),
-    ],
-)
-def test_a_section_is_no_group(word: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        compose([word])
 
 
 def test_a_resumed_run_is_checked_with_the_style_that_it_has(tmp_path: Path) -> None:

@@ -6,24 +6,20 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from dp_fedmed.config import Config, compose, from_run_config
-from dp_fedmed.errors import BudgetRefused, BudgetSpent, ConfigError
+from dp_fedmed.errors import BudgetSpent, ConfigError
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import AllSampler, PoissonSampler
-from dp_fedmed.planning.outlook import warnings_of_run
 from dp_fedmed.planning.plan import ClientPlan, PrivacyPlan, Spent, make_plan
 from dp_fedmed.privacy import (
     History,
     PrivacyEvent,
-    chained_epsilon,
     compute_max_rounds,
     get_privacy_spent,
     group_epsilon,
-    mixed_epsilon,
 )
 from dp_fedmed.privacy.accounting import pld
 from dp_fedmed.privacy.ledger import Ledger
@@ -32,7 +28,6 @@ from dp_fedmed.run.journal import Charge, Journal
 from dp_fedmed.run.privacy_report import checkpoint_section, privacy_report
 from dp_fedmed.run.shared_events import from_entries
 from dp_fedmed.run.verify import LedgerView
-from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
 
 
 def client(sigma: float = 5.0, *, q: float = 1.0, steps: int = 1, **more: int) -> ClientPlan:
@@ -197,17 +192,6 @@ def test_a_target_that_holds_no_round_is_refused_before_anything_is_spent() -> N
             guard.require_one_round()
 
 
-def test_a_run_warns_of_what_a_plan_warns_of() -> None:
-    words = ["privacy=user", "recipe=none", "federation.num_clients=2"]
-    assert "the cohort is too small for the noise" in " ".join(
-        warnings_of_run(compose(words), {}, 1000)
-    )
-    assert warnings_of_run(compose(["privacy=sample"]), dict.fromkeys("abcde", 90), 60) == []
-    hybrid = compose(["privacy=hybrid", "recipe=none", "federation.max_participations=2"])
-    said = " ".join(warnings_of_run(hybrid, {f"c{n}": 90 for n in range(5)}, 1))
-    assert "federation.max_participations=2 is used up" in said
-
-
 def test_a_patients_epsilon_is_the_worst_over_all_clients() -> None:
     """Larger for a record need not be larger for a patient: of sampled and full steps."""
     clients = {"sampled": client(0.7, q=0.02, steps=100), "full": client(1.3)}
@@ -225,30 +209,6 @@ def test_a_patients_epsilon_is_the_worst_over_all_clients() -> None:
     assert record["group"]["epsilon"] == groups[worst]
     between = privacy_report(config, guard, rounds=1, final=False)["guarantees"][0]["group"]
     assert between["epsilon"] is None, "nothing is promised before it is computed"
-
-
-def test_a_clients_own_ledger_brings_neighbours_to_one_relation(tmp_path: Path) -> None:
-    ledger = ClientLedger(tmp_path, "a", MacKey.generate(), durable=False)
-    number = iter(range(1, 100))
-
-    def asks(budget: float, **plan: object) -> None:
-        n = next(number)
-        asked = Asked(run=f"r{n}", phase=0, server_round=1, ledger=n, digest="00", data="d")
-        made = SimpleNamespace(**{"noise_multiplier": 4.0, "steps": 1, "in_force": {}} | plan)
-        allows = Budget(None, 1e-5, "tight", all_runs_epsilon=budget, all_runs_delta=1e-5)
-        ledger.charge(asked, made, allows)  # type: ignore[arg-type]
-
-    removed = PrivacyEvent.poisson(unit="record", noise_multiplier=4.0, sample_rate=0.5)
-    replaced = PrivacyEvent.full(unit="record", noise_multiplier=4.0, adjacency="replace_one")
-    as_removed = PrivacyEvent.full(unit="record", noise_multiplier=2.0)
-    naive = History([removed, as_removed]).epsilon(delta=1e-5, method="tight")
-    sound = mixed_epsilon(History([removed]), History([replaced]), delta=1e-5, method="tight")
-    assert naive < sound
-    asks(100.0, sample_rate=0.5, adjacency="zero_out")
-    with pytest.raises(BudgetRefused):
-        asks(0.999 * sound, sample_rate=1.0, adjacency="replace_one")
-    asks(1.001 * sound, sample_rate=1.0, adjacency="replace_one")
-    assert chained_epsilon(History([removed]), size=2, delta=5e-6) < sound
 
 
 def test_an_old_ledger_is_read_and_composes() -> None:

@@ -6,27 +6,21 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dp_fedmed import cli
 from dp_fedmed.client_app import ClientRuntime
-from dp_fedmed.config import Config, PrivacyStyle, TaskKind
-from dp_fedmed.data import Records
+from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.engines.running import run_federation
-from dp_fedmed.errors import BudgetRefused, ConfigError, NodeError
+from dp_fedmed.errors import ConfigError, NodeError
 from dp_fedmed.federation.exchange import OFFLINE
 from dp_fedmed.learning import LocalRound
 from dp_fedmed.learning.networks.learner import GradientLearner, GradientWork
-from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.run.server_run import RunResult
 from dp_fedmed.server_app import serve
-from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
-from dp_fedmed.site.records import refuse_unfit
 from tests.evidence.broken import Patches
 from tests.runs.sites import WORDS, Sites, settings
 
@@ -93,40 +87,12 @@ def test_a_site_tries_the_network_for_itself(
     assert not (tmp_path / "north" / "north.jsonl").exists(), "nobody has paid"
 
 
-def test_a_site_is_not_kept_from_a_run_that_it_has_paid_for(tmp_path: Path) -> None:
-    event = SimpleNamespace(
-        noise_multiplier=1.0, sample_rate=1.0, steps=1, adjacency="replace_one", in_force={}
-    )
-    asked = Asked(run="a", phase=0, server_round=1, ledger=1, digest="", data="")
-    ledger = ClientLedger(tmp_path, "north", MacKey.create(tmp_path / "key"), durable=False)
-    ledger.charge(asked, event, Budget(None, 1e-5, "rdp"))
-    spent = Budget(None, 1e-5, "rdp", all_runs_epsilon=0.1)
-    ledger.refuse_new_run("a", event, spent)
-    with pytest.raises(BudgetRefused):
-        ledger.refuse_new_run("b", event, spent)
-
-
 @pytest.mark.parametrize("style", PrivacyStyle)
 def test_a_label_outside_the_classes_is_found_before_round_1(
     style: PrivacyStyle, tmp_path: Path
 ) -> None:
     with pytest.raises(NodeError, match="south cannot take part: its records do not fit"):
         run(tmp_path, f"privacy={style}", south={"data-path": "other.class"})
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "said"),
-    [
-        (np.zeros((3, 5), np.float32), [0, 1, 1], r"shape \[4\] .* \[5\]"),
-        (np.zeros((3, 4), np.float32), [0, 1, 2], "class ids go from 0 to 2"),
-        (np.zeros((3, 4), np.float32), [0, 1, -1], "class ids go from -1 to 1"),
-        (np.full((3, 4), np.nan, np.float32), [0, 1, 1], "not finite"),
-    ],
-)
-def test_all_records_are_looked_at(x: np.ndarray, y: list[int], said: str) -> None:
-    records = Records(x, np.array(y))
-    with pytest.raises(ConfigError, match=said):
-        refuse_unfit(records, (4,), 2, TaskKind.classification)
 
 
 def test_a_server_that_changes_its_mind_is_refused_whichever_records_are_drawn(

@@ -1,21 +1,12 @@
-import tracemalloc
 from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 
 from dp_fedmed.learning.anomaly import (
     MemoryBank,
-    PatchFeatures,
-    coreset_size,
-    greedy_k_center,
-    merge_banks,
-    pixel_maps,
     power_mean,
 )
-from dp_fedmed.learning.anomaly.features import align, neighbourhood_mean
-from dp_fedmed.models.backbones import make_backbone
 
 
 def rng(seed=0):
@@ -24,138 +15,6 @@ def rng(seed=0):
 
 def points(n=400, d=16, seed=0):
     return rng(seed).standard_normal((n, d)).astype(np.float32)
-
-
-def slow_k_center(rows, size, start):
-    chosen = [start]
-    while len(chosen) < size:
-        gaps = np.linalg.norm(rows[:, None].astype(np.float64) - rows[chosen], axis=2).min(axis=1)
-        chosen.append(int(gaps.argmax()))
-    return chosen
-
-
-def cover(rows, chosen):
-    return np.linalg.norm(rows[:, None] - rows[chosen][None], axis=2).min(axis=1).max()
-
-
-def test_features_keep_each_patch_in_its_place():
-    extract = PatchFeatures(make_backbone("tiny"), batch_size=2)
-    images = np.zeros((3, 3, 32, 32), np.uint8)
-    images[1, :, 0:4, 28:32] = 255
-    features = extract(images)
-    assert features.shape == (3, 256, 24)
-    assert features.dtype == np.float32
-    change = np.abs(features[1] - features[0]).sum(axis=1).reshape(16, 16)
-    assert np.unravel_index(change.argmax(), change.shape)[0] <= 2
-    assert np.unravel_index(change.argmax(), change.shape)[1] >= 13
-    assert np.allclose(features[0], features[2], atol=1e-6)
-
-
-def test_an_image_is_treated_by_itself():
-    extract = PatchFeatures(make_backbone("tiny"), dimension=10)
-    images = rng().integers(0, 256, (5, 3, 32, 32)).astype(np.uint8)
-    assert np.allclose(extract(images)[3], extract(images[3:4])[0], atol=1e-6)
-
-
-def test_neighbourhoods_are_means_also_at_the_border():
-    maps = torch.arange(9.0).reshape(1, 1, 3, 3)
-    averaged = neighbourhood_mean(maps)
-    assert averaged[0, 0, 1, 1] == 4.0
-    assert averaged[0, 0, 0, 0] == pytest.approx((0 + 1 + 3 + 4) / 4)
-
-
-def test_layers_meet_on_the_largest_grid_or_the_one_asked_for():
-    maps = [torch.ones(1, 2, 8, 8), torch.full((1, 3, 4, 4), 2.0)]
-    assert align(maps).shape == (1, 5, 8, 8)
-    small = align(maps, grid=4)
-    assert small.shape == (1, 5, 4, 4)
-    assert small[0, :, 0, 0].tolist() == [1, 1, 2, 2, 2]
-
-
-@pytest.mark.parametrize("start", [0, 7])
-def test_selection_is_greedy_k_center(start):
-    rows = points()
-    chosen = greedy_k_center(rows, 40, start=start, projection=None)
-    assert chosen.tolist() == slow_k_center(rows, 40, start)
-
-
-def test_far_from_the_origin_the_selection_is_the_same():
-    rows = points()
-    moved = rows + np.float32(100.0)
-    expected = slow_k_center(moved, 20, 0)
-    assert greedy_k_center(moved, 20, start=0, projection=None).tolist() == expected
-
-
-def test_the_start_is_part_of_the_coreset_and_no_row_comes_twice():
-    rows = np.repeat(points(20), 5, axis=0)
-    chosen = greedy_k_center(rows, 60, start=13)
-    assert chosen[0] == 13
-    assert len(set(chosen.tolist())) == 60
-
-
-def test_projection_is_for_selection_only_and_covers_nearly_as_well():
-    rows = points(n=1500, d=64)
-    exact = cover(rows, greedy_k_center(rows, 100, start=0, projection=None))
-    projected = cover(rows, greedy_k_center(rows, 100, start=0, projection=32))
-    drawn = cover(rows, rng(1).choice(1500, 100, replace=False))
-    assert projected < 1.15 * exact
-    assert exact < drawn
-
-
-def test_the_seed_decides():
-    rows = points()
-    assert greedy_k_center(rows, 9, seed=1).tolist() == greedy_k_center(rows, 9, seed=1).tolist()
-    assert greedy_k_center(rows, 9, seed=1).tolist() != greedy_k_center(rows, 9, seed=2).tolist()
-
-
-def test_progress_counts_to_the_end():
-    seen = []
-    greedy_k_center(points(), 50, progress=lambda done, of: seen.append((done, of)))
-    assert seen[-1] == (50, 50)
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-
-
-def test_extra_memory_is_linear():
-    rows = points(n=40_000, d=16)
-    tracemalloc.start()
-    greedy_k_center(rows, 50, projection=None)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    # A centred copy and a few vectors; the N×k distances alone would be 8 MB.
-    assert peak < rows.nbytes + 8 * 40_000 * 4
-
-
-def test_everything_is_chosen_when_asked_for_more_than_there_is():
-    assert greedy_k_center(points(5), 9).tolist() == [0, 1, 2, 3, 4]
-
-
-def test_rows_that_are_not_finite_are_refused():
-    rows = points(9)
-    rows[3, 3] = np.nan
-    with pytest.raises(ValueError, match="finite"):
-        greedy_k_center(rows, 3)
-
-
-def test_sizes():
-    assert coreset_size(1000, ratio=0.01) == 10
-    for wrong in ({}, {"ratio": 0.1, "size": 5}, {"ratio": 0.0}, {"ratio": 1.5}, {"size": 0}):
-        with pytest.raises(ValueError, match="coreset_"):
-            coreset_size(1000, **wrong)
-
-
-def test_merged_banks_cover_every_client():
-    clients = [points(300, seed=i) + 20 * i for i in range(3)]
-    banks = [rows[greedy_k_center(rows, 60)] for rows in clients]
-    merged = merge_banks(banks, 45)
-    assert merged.shape == (45, 16)
-    for bank in banks:
-        assert any((row == bank).all(axis=1).any() for row in merged)
-    every = np.concatenate(clients)
-    own = max(cover(rows, greedy_k_center(rows, 60)) for rows in clients)
-    union = np.concatenate(banks)
-    reach = np.linalg.norm(union[:, None] - merged[None], axis=2).min(axis=1).max()
-    gaps = np.linalg.norm(every[:, None] - merged[None], axis=2).min(axis=1).max()
-    assert gaps <= own + reach + 1e-4
 
 
 @pytest.mark.parametrize("use_faiss", [False, True])
@@ -212,25 +71,3 @@ def test_power_means_lie_between_mean_and_maximum():
 def test_a_bank_of_nothing_is_refused(rows):
     with pytest.raises(ValueError, match="bank"):
         MemoryBank(rows)
-
-
-def test_maps_put_the_heat_where_the_patch_is():
-    scores = np.zeros((1, 64), np.float32)
-    scores[0, 8 * 2 + 6] = 1.0
-    maps = pixel_maps(scores, image_size=64)
-    assert maps.shape == (1, 64, 64)
-    row, column = np.unravel_index(maps[0].argmax(), (64, 64))
-    assert 16 <= row < 24
-    assert 48 <= column < 56
-
-
-def test_blur_spreads_and_keeps_the_level():
-    scores = rng().random((2, 64)).astype(np.float32)
-    sharp, soft = (pixel_maps(scores, image_size=32, blur=blur) for blur in (0.0, 4.0))
-    assert soft.std() < sharp.std()
-    assert soft.mean() == pytest.approx(sharp.mean(), rel=0.1)
-
-
-def test_patches_that_are_no_square_are_refused():
-    with pytest.raises(ValueError, match="square"):
-        pixel_maps(np.zeros((1, 60), np.float32), image_size=32)

@@ -3,53 +3,19 @@
 import numpy as np
 import pytest
 
-from dp_fedmed.learning.anomaly.dp_gaussian import DPGaussian, repaired_inverse
+from dp_fedmed.learning.anomaly.dp_gaussian import DPGaussian
 from dp_fedmed.learning.anomaly.dp_prototypes import DPPrototypes
-from dp_fedmed.learning.anomaly.noisy_rows import NoisyRows, RowsModel
-from dp_fedmed.learning.anomaly.public_map import fit_public_map, random_map
 from dp_fedmed.learning.anomaly.statistics import packed, step_of, unpacked
-from dp_fedmed.privacy import NoiseStream
+from tests.learning.anomaly.patches import (
+    anchors,
+    fitted,
+    hostile,
+    images,
+    public_map,
+    rng,
+)
 
-CHANNELS, DIMENSION = 12, 6
 BOUND = 1.0  # what the accountant holds one image's part of a sum for
-
-
-def rng(seed=0):
-    return np.random.Generator(np.random.Philox(seed))
-
-
-def images(n=30, seed=0, patches=16):
-    shared = np.linspace(0.5, 2.0, CHANNELS)
-    return (shared + 0.4 * rng(seed).standard_normal((n, patches, CHANNELS))).astype(np.float32)
-
-
-def hostile():
-    """Images that try to be more than one image."""
-    ordinary = images(1, seed=9)[0]
-    single = np.zeros_like(ordinary)
-    single[:, 0] = 1e30
-    alternating = np.where(np.arange(16)[:, None] % 2 == 0, 1.0, -1.0) * np.ones(CHANNELS)
-    broken = ordinary.copy()
-    broken[3, 3] = np.nan
-    return [
-        ordinary,
-        1e6 * ordinary,
-        -1e6 * ordinary,
-        1e-30 * ordinary,
-        single,
-        alternating.astype(np.float32),
-        broken,
-        np.full_like(ordinary, np.inf),
-        np.zeros_like(ordinary),
-    ]
-
-
-def public_map():
-    return random_map(CHANNELS, DIMENSION)
-
-
-def anchors(count=5):
-    return public_map()(images(1, seed=3, patches=count))[0]
 
 
 STATISTICS = {
@@ -68,15 +34,6 @@ def states(statistic, data):
         yield state
         total, count = statistic.total([data], state)
         state = statistic.update(state, total / count, noise_std=0.0)
-
-
-def fitted(statistic, data, noise=0.0, seed=0):
-    state = statistic.initial_state()
-    for _ in range(statistic.num_steps):
-        total, count = statistic.total([data], state)
-        total = total + noise * rng(seed).standard_normal(len(total))
-        state = statistic.update(state, total / count, noise_std=noise / count)
-    return state
 
 
 @pytest.fixture(params=STATISTICS)
@@ -161,81 +118,12 @@ def test_strange_patches_score_higher(name):
     assert patches[:, :4].mean() > patches[:, 4:].mean()
 
 
-def test_the_gaussian_is_that_of_the_data():
-    statistic = DPGaussian(public_map(), radius=10.0)
-    data = images(300)
-    state = fitted(statistic, data)
-    rows = public_map()(data).reshape(-1, DIMENSION).astype(np.float64)
-    assert np.allclose(state["mean"], rows.mean(axis=0), atol=1e-6)
-    own = rows.reshape(300, 16, DIMENSION).mean(axis=1)
-    within = np.cov((rows.reshape(300, 16, DIMENSION) - own[:, None]).reshape(-1, 6).T, bias=True)
-    assert np.allclose(state["patch_precision"], np.linalg.inv(within), rtol=1e-3, atol=1e-2)
-    between = np.linalg.inv(np.cov(own.T, bias=True))
-    assert np.allclose(state["image_precision"], between, rtol=1e-3, atol=1e-1)
-    single = fitted(DPGaussian(public_map(), num_steps=1), data)
-    inverse = np.linalg.inv(np.cov(rows.T, bias=True))
-    assert np.allclose(single["mean"], rows.mean(axis=0), atol=1e-6)
-    assert np.allclose(single["patch_precision"], inverse, rtol=1e-3, atol=1e-2)
-
-
-def test_prototypes_move_to_where_patches_are():
-    data = images(300)
-    statistic = DPPrototypes(public_map(), anchors(), num_steps=4, radius=2.0)
-    patches = public_map()(data).reshape(-1, DIMENSION)
-
-    def spread(prototypes):
-        return np.linalg.norm(patches[:, None] - prototypes[None], axis=2).min(axis=1).mean()
-
-    state = fitted(statistic, data)
-    assert spread(state["prototypes"]) < 0.9 * spread(statistic.anchors)
-    assert state["shares"].sum() == pytest.approx(1.0)
-
-
-def test_a_prototype_that_is_all_noise_stays_and_does_not_count():
-    statistic = DPPrototypes(public_map(), anchors(), num_steps=1)
-    state = statistic.initial_state()
-    mean = np.zeros(statistic.vector_size(0))
-    mean[0] = 0.7
-    after = statistic.update(state, mean, noise_std=1e-3)
-    assert after["shares"].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
-    assert np.array_equal(after["prototypes"], statistic.anchors)
-
-
-def test_repair_makes_every_matrix_positive_definite():
-    for seed in range(5):
-        noise = rng(seed).standard_normal((8, 8))
-        inverse = repaired_inverse(noise + noise.T, noise_std=0.5, floor=0.5)
-        assert np.linalg.eigvalsh(inverse).min() > 0
-
-
-def test_the_floor_is_the_largest_eigenvalue_of_the_noise():
-    """The formula τ√(2d) is that of packed noise."""
-    d = 60
-    noise = unpacked(rng().standard_normal(d * (d + 1) // 2), d)
-    assert np.linalg.eigvalsh(noise).max() == pytest.approx(np.sqrt(2 * d), rel=0.15)
-
-
 def test_packing_keeps_the_norm_and_comes_back():
     matrices = rng().standard_normal((3, 5, 5))
     matrices = matrices + matrices.transpose(0, 2, 1)
     vectors = packed(matrices)
     assert np.allclose(np.linalg.norm(vectors, axis=1), np.linalg.norm(matrices, axis=(1, 2)))
     assert np.allclose(unpacked(vectors[1], 5), matrices[1])
-
-
-def test_public_maps_give_the_unit_ball():
-    fitted_map = fit_public_map(images(20, seed=8), 4)
-    for made in (public_map(), fitted_map):
-        mapped = made(np.stack(hostile())).astype(np.float64)
-        assert np.isfinite(mapped).all()
-        assert np.linalg.norm(mapped, axis=2).max() <= 1.0
-
-
-def test_a_public_map_looks_at_public_images_only():
-    one, two = (fit_public_map(images(20, seed=8), 4) for _ in range(2))
-    assert np.array_equal(one.matrix, two.matrix)
-    with pytest.raises(ValueError, match="dimension=13"):
-        fit_public_map(images(20), 13)
 
 
 @pytest.mark.parametrize(
@@ -250,36 +138,6 @@ def test_a_public_map_looks_at_public_images_only():
 def test_settings_without_sense_are_refused(make):
     with pytest.raises(ValueError, match=r"try|must be|give"):
         make()
-
-
-@pytest.mark.parametrize("m", [1, 4])
-def test_replacing_an_image_moves_the_rows_by_at_most_the_sensitivity(m):
-    rows = NoisyRows(public_map(), rows_per_image=m)
-    data = images()
-
-    def chosen(values):
-        batches = [values[:5], values[5:]]
-        selected = rows.select(batches, selection=NoiseStream.from_public_seed(4))
-        assert len(selected) == m * len(data)
-        return selected.astype(np.float64)
-
-    before = chosen(data)
-    for other in hostile():
-        changed = data.copy()
-        changed[3] = other
-        after = chosen(changed)
-        assert np.linalg.norm(after - before) <= rows.sanitizer.sensitivity == 2.0 * np.sqrt(m)
-        assert (after != before).any(axis=1).sum() <= m, "the choice of rows looked at an image"
-
-
-def test_noisy_rows_carry_the_noise_they_promise():
-    rows = NoisyRows(public_map(), rows_per_image=4)
-    data = images(400)
-    clean = rows.select([data], selection=NoiseStream.from_public_seed(4), most=1000)
-    assert len(clean) == 1000
-    noisy = rows.noised(clean, noise_multiplier=3.0, noise=NoiseStream.from_public_seed(5))
-    assert (noisy - clean).std() == pytest.approx(3.0 * np.sqrt(4), rel=0.05), "σ·C√m"
-    assert RowsModel(rows.public_map, noisy).patch_scores(data[:2]).shape == (2, 16)
 
 
 @pytest.mark.parametrize("name", ["gaussian, 1 step", "prototypes", "prototypes, small radius"])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy.stats import binom, norm
+from scipy.stats import binom
 
 from dp_fedmed.privacy import (
     History,
@@ -17,7 +16,6 @@ from dp_fedmed.privacy import (
     group_epsilon,
     mixed_epsilon,
 )
-from dp_fedmed.privacy.accounting.mixture import mixture_if_added, mixture_if_removed
 
 HISTORY = History(
     [PrivacyEvent.poisson(unit="record", noise_multiplier=2.0, sample_rate=0.1, count=100)]
@@ -48,19 +46,6 @@ def test_a_full_batch_moves_by_k_at_once(size: int) -> None:
     history = History([full(8.0)])
     assert chained_epsilon(history, size=size, delta=1e-5) >= exact
     assert group_epsilon(history, size=size, delta=1e-5) == pytest.approx(exact, rel=1e-8)
-
-
-@pytest.mark.parametrize(("sigma", "q", "k"), [(0.8, 0.2, 3), (2.0, 0.5, 6)])
-def test_a_mixture_diverges_as_numeric_integration_says(sigma: float, q: float, k: int) -> None:
-    x = np.linspace(-20.0, 30.0, 400_001)
-    present = sum(p * norm.pdf(x, j, sigma) for j, p in enumerate(binom.pmf(range(k + 1), k, q)))
-    absent = norm.pdf(x, 0.0, sigma)
-    for epsilon in (-0.7, 0.0, 0.5, 3.0):
-        weight, at = math.exp(epsilon), np.array([epsilon])
-        removed = np.trapezoid(np.maximum(present - weight * absent, 0.0), x)
-        added = np.trapezoid(np.maximum(absent - weight * present, 0.0), x)
-        assert mixture_if_removed(at, sigma, q, k)[0] == pytest.approx(removed, abs=1e-8)
-        assert mixture_if_added(at, sigma, q, k)[0] == pytest.approx(added, abs=1e-8)
 
 
 def test_a_group_bound_holds_and_is_close_by_monte_carlo() -> None:

@@ -1,10 +1,4 @@
-"""Noise streams: different inputs never share one, equal inputs always do, keys stay secret."""
-
-import copy
-import dataclasses
-import os
-import pickle
-import stat
+"""Noise streams: different inputs never share one, equal inputs always do."""
 
 import numpy as np
 import pytest
@@ -12,33 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dp_fedmed.privacy import NoiseKey, NoiseStream, Purpose, StreamId, public_digest
-
-KEY = NoiseKey.from_public_seed(1)
-CONFIG = {"sigma": 1.0, "C": 1.0, "q": 0.1, "lr": 0.5}
-MODEL = [np.arange(6.0).reshape(2, 3), np.zeros(2, dtype=np.float32)]
-SUM = [np.ones(4)]
-
-
-def noise_id(config=None, model=None, data=None, **changes):
-    fields = {
-        "run": "run",
-        "phase": 0,
-        "purpose": Purpose.CLIENT_NOISE,
-        "round_num": 3,
-        "client": "a",
-        "step": 2,
-        "public_digest": public_digest(
-            arrays=MODEL if model is None else model, config={**CONFIG, **(config or {})}
-        ),
-        "private_digest": KEY.private_digest(SUM if data is None else data),
-    }
-    return StreamId(**{**fields, **changes})
-
-
-def draw(stream_id, key=KEY):
-    return key.stream(stream_id).normal(8).tobytes()
-
+from dp_fedmed.privacy import NoiseKey, NoiseStream, Purpose
+from tests.privacy.streams.inputs import KEY, MODEL, draw, noise_id
 
 CHANGED = {
     "run": noise_id(run="run2"),
@@ -127,17 +96,6 @@ def test_bad_stream_inputs_are_refused(change):
         noise_id(**change)
 
 
-def test_digests_refuse_what_has_no_stable_bytes():
-    with pytest.raises(TypeError, match="objects"):
-        public_digest(arrays=[np.array([object()])])
-    with pytest.raises(ValueError, match="JSON"):
-        public_digest(config={"lr": float("nan")})
-
-
-def test_the_private_digest_is_keyed():
-    assert KEY.private_digest(SUM) != NoiseKey.from_public_seed(2).private_digest(SUM)
-
-
 def test_a_public_seed_taints_every_stream_and_derived_key():
     assert not KEY.is_private
     assert not KEY.derive("a").is_private
@@ -152,93 +110,6 @@ def test_chacha20_matches_the_published_vector():
     assert np.asarray(raw, dtype="<u8").tobytes().hex() == (
         "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
     )
-
-
-def test_key_files_are_private_exclusive_and_round_trip(tmp_path):
-    path = tmp_path / "noise.key"
-    key = NoiseKey.create(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert draw(noise_id(), NoiseKey.load(path)) == draw(noise_id(), key)
-    assert NoiseKey.load(path).is_private
-    with pytest.raises(FileExistsError):
-        NoiseKey.create(path)
-
-
-def test_key_files_ignore_a_permissive_umask(tmp_path):
-    old = os.umask(0)
-    try:
-        NoiseKey.create(tmp_path / "k")
-    finally:
-        os.umask(old)
-    assert stat.S_IMODE((tmp_path / "k").stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o601])
-def test_a_key_that_others_could_read_is_refused(tmp_path, mode):
-    path = tmp_path / "noise.key"
-    NoiseKey.create(path)
-    path.chmod(mode)
-    with pytest.raises(PermissionError, match=f"mode {mode:04o}"):
-        NoiseKey.load(path)
-
-
-@pytest.mark.parametrize("damage", [b"", b"x", b"dp_fedmed noise key v1\n", b"zz" * 60])
-def test_a_damaged_key_is_refused_without_showing_it(tmp_path, damage):
-    path = tmp_path / "noise.key"
-    path.write_bytes(damage)
-    path.chmod(0o600)
-    with pytest.raises(ValueError, match="not a dp_fedmed noise key"):
-        NoiseKey.load(path)
-
-
-def test_flipped_and_truncated_key_files_are_refused(tmp_path):
-    path = tmp_path / "noise.key"
-    NoiseKey.create(path)
-    content = path.read_bytes()
-    for broken in (content[:-3], content + b"a", content.replace(b"v1", b"v2")):
-        path.write_bytes(broken)
-        with pytest.raises(ValueError, match="not a dp_fedmed noise key"):
-            NoiseKey.load(path)
-
-
-def test_symbolic_links_and_missing_files_are_refused(tmp_path):
-    NoiseKey.create(tmp_path / "real")
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    with pytest.raises(OSError, match="link"):
-        NoiseKey.load(tmp_path / "link")
-    with pytest.raises(FileNotFoundError):
-        NoiseKey.load(tmp_path / "missing")
-
-
-def test_a_destroyed_key_is_gone_from_memory_and_disk(tmp_path):
-    path = tmp_path / "noise.key"
-    key = NoiseKey.create(path)
-    key.destroy(path)
-    assert not path.exists()
-    with pytest.raises(RuntimeError, match="destroyed"):
-        key.stream(noise_id())
-
-
-@pytest.mark.parametrize("secret", [NoiseKey.generate(), NoiseStream.fresh()])
-def test_secrets_cannot_be_printed_pickled_or_copied(secret):
-    raw = secret._secret if isinstance(secret, NoiseKey) else secret._key.to_bytes(32, "little")
-    for text in (repr(secret), str(secret), f"{secret}", repr([secret]), repr({"k": secret})):
-        assert bytes(raw).hex() not in text
-        assert "hidden" in text
-    for leak in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="cannot be pickled or copied"):
-            leak(secret)
-    with pytest.raises(TypeError):
-        vars(secret)
-
-
-def test_a_key_inside_a_dataclass_does_not_leak_through_asdict():
-    @dataclasses.dataclass
-    class Holder:
-        key: NoiseKey
-
-    with pytest.raises(TypeError, match="cannot be pickled or copied"):
-        dataclasses.asdict(Holder(NoiseKey.generate()))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
