@@ -28,6 +28,7 @@ from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.run.directory import RunDirectory
 from dp_fedmed.run.verify import LedgerView
 from dp_fedmed.sweeps.ray_cluster import ray_cluster
+from tests.checkout import copy_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
@@ -372,8 +373,7 @@ def test_the_bundle_carries_code_and_conf_but_no_run(tmp_path: Path) -> None:
     import zipfile
 
     app = tmp_path / "dp-fedmed"  # `flwr build` refuses a clone in a folder like dp_fedmed
-    leave = shutil.ignore_patterns(".*cache*", ".git", ".venv", "checkpoints", "site")
-    shutil.copytree(ROOT, app, ignore=leave)
+    copy_checkout(app)
     run = app / "checkpoints" / "a_run"
     (run / "private").mkdir(parents=True)
     (run / "metrics.jsonl").write_text("{}\n")

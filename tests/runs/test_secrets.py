@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import re
-import shutil
 import stat
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from dp_fedmed.privacy.streams.keys import SecretKey
 from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.server_app import serve
+from tests.checkout import copy_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
 PERSON = "zoe-quill"  # in the path of everything that the run touches
@@ -277,8 +277,7 @@ def bundle(tmp_path: Path) -> Callable[[], dict[str, bytes]]:
     def build() -> dict[str, bytes]:
         flwr = str(Path(sys.executable).parent / "flwr")
         app = tmp_path / "app"
-        left = shutil.ignore_patterns(".git", ".venv", "*cache*", "site", "checkpoints")
-        shutil.copytree(ROOT, app, ignore=left)
+        copy_checkout(app)
         secret = app / "checkpoints" / "run" / "private" / "secret"
         secret.mkdir(parents=True)
         NoiseKey.create(secret / "noise_0.key")
@@ -298,9 +297,11 @@ def test_flowers_bundle_holds_no_key_no_run_and_no_folder(
 ) -> None:
     files = bundle()
     assert "dp_fedmed/client_app.py" in files
+    assert "dp_fedmed/site/keys.py" in files
     for name, content in files.items():
         assert Path(name).suffix in (".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl", "")
         assert not re.search(rb"dp_fedmed (noise|ledger) key v1\n[0-9a-f]{64}", content), name
         assert str(ROOT).encode() not in content, name
         assert str(Path.home() / "dp").encode() not in content, name
-        assert not re.search(r"(^|/)(private|secret|run)/", name), name
+        room = re.sub(r"^(dp_fedmed|tests)/run/", "", name)  # code, and no run's folder
+        assert not re.search(r"(^|/)(private|secret|run)/", room), name
