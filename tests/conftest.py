@@ -18,13 +18,15 @@ import pytest
 from dp_fedmed.config import Config, compose
 from dp_fedmed.config import composition as configuration
 from tests.composition import remembering
-from tests.federation.anomaly_runs import TINY
+from tests.runs.anomaly.runs import TINY
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = (
-    *("tests/privacy", "tests/federation", "tests/test_plan.py"),
+    *("tests/privacy", "tests/federation", "tests/planning", "tests/run", "tests/site"),
+    *("tests/engines", "tests/runs", "tests/commands/test_plan.py"),
     *("dp_fedmed/privacy", "dp_fedmed/federation", "dp_fedmed/run", "dp_fedmed/site"),
 )
+UNMEASURED = "tests/runs/outside"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,7 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
     for item in items:
         own = any(item.path.is_relative_to(ROOT / folder) for folder in MEASURED)
-        if not own or item.get_closest_marker("slow"):
+        outside = item.path.is_relative_to(ROOT / UNMEASURED)
+        if not own or outside or item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.no_cover)
 
 
@@ -65,10 +68,11 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
 def heard_logger() -> Iterator[None]:
     """What a command does to logging in this process is undone, for the sake of later tests."""
     loggers = [logging.getLogger(name) for name in (None, "dp_fedmed", "flwr")]
-    before = [list(logger.handlers) for logger in loggers]
+    before = [(list(logger.handlers), logger.level) for logger in loggers]
     yield
-    for logger, handlers in zip(loggers, before, strict=True):
+    for logger, (handlers, level) in zip(loggers, before, strict=True):
         logger.handlers[:] = handlers
+        logger.setLevel(level)
     logging.getLogger("dp_fedmed").propagate = True
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,8 +14,7 @@ from rich.table import Table
 
 from tests.breaks import BREAKS
 from tests.breaks.base import Break
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.checkout import copy_checkout
 
 
 def fails(broken: Break, tree: Path) -> bool:
@@ -55,8 +53,7 @@ def main(words: list[str]) -> int:
     missed = 0
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "checkout"
-        leave = shutil.ignore_patterns(".git", ".venv", "checkpoints", "site", "__pycache__")
-        shutil.copytree(ROOT, tree, ignore=leave)
+        copy_checkout(tree)
         for broken in track(wanted, description="breaking"):
             caught = fails(broken, tree)
             missed += not caught

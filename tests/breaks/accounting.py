@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.breaks.base import Break
 
-ACCOUNTING = "tests/federation/test_accounting.py"
-GROUP = "tests/privacy/test_group.py"
+ACCOUNTING = "tests/federation/test_privacy_guard.py"
+GROUP = "tests/privacy/accounting/test_group.py"
 
 BREAKS: list[Break] = [
     Break(
@@ -41,7 +41,7 @@ BREAKS: list[Break] = [
         "site/ledger.py",
         '(self.replaced if event.adjacency == "replace_one" else self.removed).add(event)',
         "self.removed.add(event)",
-        f"{ACCOUNTING}::test_a_clients_own_ledger_brings_neighbours_to_one_relation",
+        "tests/site/test_ledger.py::test_a_clients_own_ledger_brings_neighbours_to_one_relation",
     ),
     Break(
         "accounting: a patient counts with the client that is worst for a record",
@@ -55,7 +55,7 @@ BREAKS: list[Break] = [
         "privacy/accounting/mixture.py",
         "logs: Array = chosen + j * math.log(q) + (k - j) * math.log1p(-q)",
         "logs: Array = 0 * chosen + j * math.log(q) + (k - j) * math.log1p(-q)",
-        f"{GROUP}::test_a_mixture_diverges_as_numeric_integration_says",
+        "tests/privacy/accounting/test_mixture.py::test_a_mixture_diverges_as_numeric_integration_says",
     ),
     Break(
         "accounting: a group in one direction only",
@@ -76,6 +76,6 @@ BREAKS: list[Break] = [
         "privacy/toolbox/mechanisms.py",
         "total = sum(_nearest_multiple(float(value), exponent) for value in clamped)",
         "total = _nearest_multiple(math.fsum(clamped) / n, exponent) * n",
-        "tests/privacy/test_mechanisms.py::test_private_mean_is_not_rounded_before_it_is_noised",
+        "tests/privacy/toolbox/test_mechanisms.py::test_private_mean_is_not_rounded_before_it_is_noised",
     ),
 ]

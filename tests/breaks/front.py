@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from tests.breaks.base import Break
 
-EFFECTS = "tests/test_config_effects.py"
-COMMANDS = "tests/test_command_line.py"
-RESULTS = "tests/sweeps/test_results.py"
+EFFECTS = "tests/config/test_effects.py"
 
 BREAKS: list[Break] = [
     Break(
@@ -35,27 +33,27 @@ BREAKS: list[Break] = [
         "sweeps/facts.py",
         "if job.is_private and {level} <= job.epsilon.keys() & job.delta]",
         "if {level} <= job.epsilon.keys() & job.delta]",
-        f"{RESULTS}::test_a_public_noise_seed_promises_nothing_on_the_terminal_and_on_the_page",
+        "tests/sweeps/test_display.py::test_a_public_noise_seed_promises_nothing_on_the_terminal_and_on_the_page",
     ),
     Break(
         "runs that stopped early are left out of a sweep's sum",
         "sweeps/words.py",
         "if job.task == task and not job.broke]",
         "if job.task == task and not job.failed]",
-        f"{RESULTS}::test_what_runs_spend_is_added_up",
+        "tests/sweeps/test_display.py::test_what_runs_spend_is_added_up",
     ),
     Break(
         "a trusted server is not named in a plan",
         "config/arithmetic.py",
         "    elif config.record_noise_at_server:\n",
         "    elif False:\n",
-        f"{COMMANDS}::test_what_is_not_against_the_server_is_what_the_observer_table_leaves_out",
+        "tests/config/test_arithmetic.py::test_what_is_not_against_the_server_is_what_the_observer_table_leaves_out",
     ),
     Break(
         "a privacy report of a newer version is believed",
         "reporting/run_facts.py",
         'if (number(report.get("schema", 1)) or 0) > REPORT_SCHEMA:',
         "if False:",
-        f"{COMMANDS}::test_a_report_of_a_newer_version_promises_nothing",
+        "tests/reporting/test_run_facts.py::test_a_report_of_a_newer_version_promises_nothing",
     ),
 ]

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from tests.breaks.base import Break
 
-STYLES = "tests/federation/test_styles.py"
-CLIENT_LEVEL = "tests/federation/test_client_level.py"
-DP_SGD = "tests/tasks/test_dp_sgd.py"
-RESUME = "tests/federation/resume"
-ANOMALY = "tests/federation/test_anomaly.py"
-ROWS = "tests/federation/test_anomaly_rows.py"
-EVIDENCE = "tests/federation/test_anomaly_evidence.py"
-NOISE = "tests/privacy/test_noise.py"
+STYLES = "tests/runs/test_styles.py"
+CLIENT_LEVEL = "tests/privacy/mechanisms/test_client_level.py"
+DP_SGD = "tests/learning/networks/test_dp_sgd.py"
+RESUME = "tests/runs/resume"
+ANOMALY = "tests/runs/anomaly/test_anomaly.py"
+ROWS = "tests/runs/anomaly/test_anomaly_rows.py"
+EVIDENCE = "tests/runs/anomaly/test_anomaly_evidence.py"
+NOISE = "tests/privacy/streams/test_noise.py"
 LEDGER = "tests/privacy/test_ledger.py"
 CARD = "tests/reporting/test_privacy_card.py"
-RUN_REPORT = "tests/reporting/test_run_report.py"
-SWEEP_REPORT = "tests/reporting/test_sweep_report.py"
-STOPPING = "tests/federation/test_stopping.py"
-HOSTILE_CLIENTS = "tests/federation/test_hostile_clients.py"
-HOSTILE_SERVER = "tests/federation/test_hostile_server.py"
-SECRETS = "tests/federation/test_secrets.py"
-NAMED_CODE = "tests/test_named_code.py"
-FAULTS = "tests/federation/test_faults.py"
-LOCAL_GRID = "tests/federation/test_local_grid.py"
+RUN_REPORT = "tests/reporting/test_run_page.py"
+SWEEP_REPORT = "tests/sweeps/test_page.py"
+STOPPING = "tests/runs/test_stopping.py"
+HOSTILE_CLIENTS = "tests/runs/test_hostile_clients.py"
+HOSTILE_SERVER = "tests/runs/test_hostile_server.py"
+SECRETS = "tests/runs/test_secrets.py"
+NAMED_CODE = "tests/config/test_named_code.py"
+FAULTS = "tests/runs/test_faults.py"
+LOCAL_GRID = "tests/engines/test_local_grid.py"
 
 BREAKS = [
     Break(
@@ -72,7 +72,7 @@ BREAKS = [
         "learning/anomaly/statistics.py",
         "max_norm=BOUND",
         "max_norm=1e9",
-        "tests/tasks/patchcore/test_statistics.py"
+        "tests/learning/anomaly/test_statistics.py"
         "::test_the_bound_does_not_rest_on_a_mechanisms_own_arithmetic",
     ),
     Break(
@@ -110,7 +110,7 @@ BREAKS = [
         "privacy/streams/noise.py",
         'return self._mac(b"dp_fedmed private digest v1" + array_digest(arrays))',
         'return hashlib.sha256(b"dp_fedmed private digest v1" + array_digest(arrays)).digest()',
-        f"{NOISE}::test_the_private_digest_is_keyed",
+        "tests/privacy/streams/test_digests.py::test_the_private_digest_is_keyed",
     ),
     Break(
         "noise from a public seed passes as private",
@@ -190,7 +190,7 @@ BREAKS = [
         "learning/networks/record_check.py",
         "if moved > self.coupling:",
         "if False:",
-        "tests/federation/test_runs.py::test_a_network_that_couples_records_is_refused_before_round_1",
+        "tests/runs/test_runs.py::test_a_network_that_couples_records_is_refused_before_round_1",
     ),
     Break(
         "running statistics go with the update",
@@ -255,7 +255,7 @@ BREAKS = [
         "        log_excess = np.empty_like(ORDERS)\n",
         "        return _sealed(ORDERS * q * q / (2.0 * sigma * sigma))\n"
         "        log_excess = np.empty_like(ORDERS)\n",
-        "tests/privacy/test_reference_values.py",
+        "tests/privacy/accounting/test_reference_values.py",
     ),
     Break(
         "a resumed run forgets what it spent",
@@ -346,7 +346,7 @@ BREAKS = [
         "privacy/streams/keys.py",
         "os.open(temporary, flags, 0o600)",
         "os.open(temporary, flags, 0o644)",
-        f"{NOISE}::test_key_files_are_private_exclusive_and_round_trip",
+        "tests/privacy/streams/test_keys.py::test_key_files_are_private_exclusive_and_round_trip",
     ),
     Break(
         "a plan by another accountant than the run's",
@@ -355,14 +355,14 @@ BREAKS = [
         "return make_plan(\n            with_accountant(config, AccountantName.rdp),\n"
         "            records=records,\n            sampler=sampler,\n"
         "            is_private=is_private,\n        )",
-        "tests/test_plan.py::test_a_run_spends_and_noises_just_as_planned",
+        "tests/commands/test_plan.py::test_a_run_spends_and_noises_just_as_planned",
     ),
     Break(
         "a plan that counts records otherwise than a client",
         "planning/forecast.py",
         "parts = training_parts(config, data)",
         "parts = [part.repeat(2) for part in training_parts(config, data)]",
-        "tests/test_plan.py::test_records_are_counted_as_a_client_counts_them",
+        "tests/planning/test_forecast.py::test_records_are_counted_as_a_client_counts_them",
     ),
     Break(
         "a secret cohort on the terminal",
@@ -405,7 +405,7 @@ BREAKS = [
         "learning/anomaly/noisy_rows.py",
         "return noise_multiplier * self.sanitizer.sensitivity / 2.0",
         "return noise_multiplier",
-        "tests/tasks/patchcore/test_statistics.py::test_noisy_rows_carry_the_noise_they_promise",
+        "tests/learning/anomaly/test_noisy_rows.py::test_noisy_rows_carry_the_noise_they_promise",
     ),
     Break(
         "a client's own ledger counts a replacement as a removal",
@@ -419,7 +419,7 @@ BREAKS = [
         "learning/anomaly/feature_cache.py",
         "    found.update(np.ascontiguousarray(images).data)\n",
         "",
-        "tests/tasks/patchcore/test_feature_cache.py::test_other_images_have_other_features",
+        "tests/learning/anomaly/test_feature_cache.py::test_other_images_have_other_features",
     ),
     Break(
         "figures by client are published in private styles",
@@ -433,14 +433,14 @@ BREAKS = [
         "privacy/accounting/odds.py",
         "(1.0 + math.exp(min(epsilon, 700.0)))",
         "(1.0 + math.exp(min(epsilon / 2, 700.0)))",
-        "tests/privacy/test_odds.py::test_even_odds_have_a_closed_form",
+        "tests/privacy/accounting/test_odds.py::test_even_odds_have_a_closed_form",
     ),
     Break(
         "odds without δ",
         "privacy/accounting/odds.py",
         "balanced = 1.0 - (1.0 - delta) /",
         "balanced = 1.0 - 1.0 /",
-        "tests/privacy/test_odds.py::test_the_best_mechanism_of_a_guarantee_reaches_the_bound",
+        "tests/privacy/accounting/test_odds.py::test_the_best_mechanism_of_a_guarantee_reaches_the_bound",
     ),
     Break(
         "a privacy card outlives the rounds after it",

@@ -10,7 +10,7 @@ BREAKS: list[Break] = [
         "privacy/accounting/history.py",
         "if self._replaces is not None and self._replaces != replaces:",
         "if False:",
-        "tests/privacy/test_group.py"
+        "tests/privacy/accounting/test_group.py"
         "::test_a_history_refuses_steps_of_another_neighbouring_relation",
     ),
 ]

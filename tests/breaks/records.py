@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.breaks.base import Break
 
-CHECK = "tests/tasks/test_record_check.py"
-DP_SGD = "tests/tasks/test_dp_sgd.py"
+CHECK = "tests/learning/networks/test_record_check.py"
+DP_SGD = "tests/learning/networks/test_dp_sgd.py"
 
 BREAKS = [
     Break(
@@ -98,14 +98,14 @@ BREAKS = [
         "privacy/mechanisms/grid.py",
         "return max_norm * (1.0 + norms + sums + rows) + math.sqrt(dimension) * self.step",
         "return max_norm",
-        "tests/privacy/test_grid.py::test_sensitivity_covers_truncation_and_float64_sums",
+        "tests/privacy/mechanisms/test_grid.py::test_sensitivity_covers_truncation_and_float64_sums",
     ),
     Break(
         "a site takes the server's word for the network",
         "learning/networks/learner.py",
         "if not isinstance(plan, DPSGDPlan) or self._vetted is plan.grad_mode:",
         "if True:",
-        "tests/federation/test_nodes.py::test_a_site_tries_the_network_for_itself",
+        "tests/runs/test_nodes.py::test_a_site_tries_the_network_for_itself",
     ),
     Break(
         "blocks by who was drawn",

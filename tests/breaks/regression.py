@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.breaks.base import Break
 
-TASK = "tests/tasks/test_regression.py"
+TASK = "tests/learning/networks/test_regression.py"
 TARGETS = "tests/data/test_targets.py"
-RUNS = "tests/federation/test_regression.py"
+RUNS = "tests/runs/test_regression.py"
 
 BREAKS: list[Break] = [
     Break(

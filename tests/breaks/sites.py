@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.breaks.base import Break
 
 PRIVATE_LOG = "tests/federation/test_private_log.py"
-NODES = "tests/federation/test_nodes.py"
-ENGINES = "tests/federation/test_engines.py"
+NODES = "tests/runs/test_nodes.py"
+ENGINES = "tests/runs/test_engines.py"
 NAMES_NOBODY = f"{PRIVATE_LOG}::test_the_real_server_app_names_nobody_outside_the_private_file"
 
 BREAKS = [

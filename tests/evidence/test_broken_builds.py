@@ -19,13 +19,13 @@ from dp_fedmed.federation.strategy import DPStrategy
 from dp_fedmed.learning.networks import dp_sgd
 from dp_fedmed.learning.networks.dp_sgd import KeyedDPOptimizer
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients
+from dp_fedmed.privacy.mechanisms import client_level as client_level_module
 from dp_fedmed.privacy.mechanisms.client_updates import ClientUpdates
 from dp_fedmed.privacy.mechanisms.clipping import clip_l2
 from dp_fedmed.privacy.streams.noise import NoiseKey, Purpose, StreamId
 from dp_fedmed.privacy.streams.rounds import RoundStreams
-from dp_fedmed.privacy.toolbox.mechanisms import client_level as client_level_module
 from tests.evidence.test_audit import client_level, record_level, whole_run
-from tests.federation import test_client_level as properties
+from tests.privacy.mechanisms import test_client_level as properties
 
 Patch = pytest.MonkeyPatch
 

@@ -17,7 +17,7 @@ from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.nodes import wait_for_nodes
 from dp_fedmed.federation.sampling import AllSampler
 from dp_fedmed.federation.strategy import DPStrategy, RoundRecord
-from tests.federation import apps
+from tests.runs import apps
 
 CLIENTS = 4
 

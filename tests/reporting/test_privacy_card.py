@@ -6,8 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,15 +15,12 @@ from dp_fedmed import __version__
 from dp_fedmed.config import compose
 from dp_fedmed.federation.strategy import RoundRecord
 from dp_fedmed.launch import run_federation
-from dp_fedmed.learning.networks.task import confusion_matrix
-from dp_fedmed.reporting import promises
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.reporting.privacy_card import card_of
 from dp_fedmed.reporting.run_facts import read_run
-from dp_fedmed.reporting.segmentation_sheet import difference, segmentation_sheet
 from dp_fedmed.run import environment
 from dp_fedmed.run.directory import RunDirectory
-from tests.reporting.conftest import SETTINGS, WORDS, make_run
+from tests.runs.finished import SETTINGS, WORDS, make_run
 
 Runs = Callable[[str], Path]
 
@@ -58,38 +53,6 @@ def test_a_card_holds_what_an_officer_needs_from_facts_alone(made_run: Runs) -> 
     last = json.loads((path / "private" / "ledger.jsonl").read_text().splitlines()[-1])
     assert f"record {last['n']}, HMAC-SHA-256 `{last['mac']}`" in card
     assert str(path.parent) not in card
-
-
-def test_a_card_tells_what_was_assumed_and_who_left() -> None:
-    held = {
-        "epsilon": 2.0,
-        "delta": 1e-5,
-        "epsilon_of_one_round": 0.501,
-        "accountant": "tight",
-        "adjacency": "zero_out",
-        "clients": {"a": {"sample_rate": 1.0}},
-    }
-    held["clients"]["b"] = {"sample_rate": 1.0, "left": True}  # type: ignore[index]
-    facts: Any = SimpleNamespace(guarantees={"record": held}, is_private=True)
-    rows = dict(promises.parameter_rows(facts, "record"))
-    assert rows["ε of one round alone"] == "0.501"
-    assert rows["accountant"] == "tight (closed form of the Gaussian)"
-    assert rows["clients"].startswith("2, of which 1 took part earlier and left")
-    assert rows["neighbouring data"] == "one contributes nothing"
-
-
-def test_a_card_of_two_phases_tells_the_noise_and_steps_of_each() -> None:
-    phases = [[5.2, 1.0, 20], [6.219, 1.0, 20]]
-    own = {"noise_multiplier": 5.2, "sample_rate": 1.0, "steps": 40, "history": phases}
-    held = {"epsilon": 4.0, "delta": 1e-5, "sampling": "Poisson batches", "worst_client": "a"}
-    units = {"record": held | {"clients": {"a": own}}, "client": held | own}
-    facts: Any = SimpleNamespace(guarantees=units, is_private=True)
-    for unit in units:
-        rows = dict(promises.parameter_rows(facts, unit))
-        spent = next(value for name, value in rows.items() if name.startswith("spent"))
-        assert spent == "20 steps with σ = 5.2 and q = 1; 20 steps with σ = 6.219 and q = 1"
-        assert "noise multiplier σ" not in rows
-        assert "steps" not in rows
 
 
 def test_without_privacy_the_card_says_so(made_run: Runs) -> None:
@@ -168,29 +131,3 @@ def test_segmented_test_images_are_drawn_and_named_outside_the_guarantee(made_ru
     listed = " ".join(_outside(compose(["task=cells", "privacy=sample"])))
     assert "pictures.png" in listed
     assert "partition.json" in listed
-
-
-def test_a_difference_shows_what_was_missed_and_what_was_added() -> None:
-    truth, predicted = np.array([[0, 1, 1, 2, 0]]), np.array([[0, 1, 0, 1, 1]])
-    shown = [tuple(pixel) for pixel in difference(truth, predicted)[0]]
-    nothing, agreed, missed, mistaken, added = shown
-    assert nothing == (0, 0, 0)
-    assert missed == mistaken
-    assert len({agreed, missed, added}) == 3
-
-
-@pytest.mark.parametrize("channels", [1, 2, 3])
-@pytest.mark.parametrize("kind", ["uint8", "float32"])
-def test_any_image_can_be_on_a_sheet(tmp_path: Path, channels: int, kind: str) -> None:
-    images = np.arange(2 * channels * 64).reshape(2, channels, 8, 8).astype(kind)
-    masks = np.zeros((2, 8, 8), np.int64)
-    masks[:, :3, :3] = [[[1]], [[2]]]
-    segmentation_sheet(images, masks, masks, ["a", "b"], tmp_path / "sheet.png")
-    assert (tmp_path / "sheet.png").stat().st_size > 1000
-
-
-def test_a_confusion_matrix_counts_pixels_too() -> None:
-    truth = np.array([[[0, 1], [2, 2]]], np.uint8)
-    predicted = np.array([[[0, 2], [2, 1]]], np.int64)
-    found = confusion_matrix(truth, predicted, num_classes=3)
-    assert found.tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 1]]

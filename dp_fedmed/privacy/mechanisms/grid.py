@@ -32,7 +32,8 @@ _FARTHEST_DRAW: Final = 40.0
 #: Unit roundoff of float64.
 _ROUNDOFF: Final = 2.0**-53
 #: How far one record's clipped float32 gradient may move with the records beside it, relative to
-#: C: eight times the most that was measured (tests/tasks/test_record_check.py), and not proven.
+#: C: eight times the most that was measured, and not proven
+#: (tests/learning/networks/test_record_check.py).
 _ROW_ROUNDING: Final = 2.0**-18
 
 

@@ -1,0 +1,34 @@
+"""What follows from settings alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from dp_fedmed.config import compose
+from dp_fedmed.config.arithmetic import not_against_server
+from dp_fedmed.run.privacy_report import observers
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["privacy=sample"],
+        ["privacy=user"],
+        ["privacy=hybrid"],
+        ["privacy=sample", "federation=centralized"],
+        ["task=textures", "privacy=sample"],
+        ["task=textures", "privacy=sample", "anomaly.server_trusted=false"],
+    ],
+)
+def test_what_is_not_against_the_server_is_what_the_observer_table_leaves_out(
+    words: list[str],
+) -> None:
+    config = compose(words)
+    style = config.privacy.style
+    units = [
+        u
+        for u, held in (("record", style.protects_records), ("client", style.protects_clients))
+        if held
+    ]
+    (server, _) = observers(config, [{"unit": u, "epsilon": 1.0, "delta": 1e-5} for u in units])
+    assert len(not_against_server(config)) == sum(server[unit] is None for unit in units)

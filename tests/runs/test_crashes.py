@@ -1,0 +1,59 @@
+"""A run that is killed and resumed ends as the one that was not: same model, same ε, same bytes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = ("none", "sample", "user", "hybrid", "textures-none", "textures-sample")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
+    """What the harness says of each case; one process for all of them."""
+    known: dict[int, dict[str, Any]] = {}
+
+    def find(step: int) -> dict[str, Any]:
+        if step not in known:
+            folder = tmp_path_factory.mktemp("crashes")
+            done = subprocess.run(
+                [
+                    *(sys.executable, "-m", "tests.runs.crash_harness"),
+                    *(str(folder), str(step), *CASES),
+                ],
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+                timeout=880,
+            )
+            lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+            known[step] = {row["case"]: row for row in map(json.loads, lines)}
+            known[step]["said"] = done.stderr[-3000:]
+        return known[step]
+
+    return find
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", [10, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", CASES)
+def test_a_killed_run_ends_as_if_nothing_had_happened(
+    case: str, step: int, found: Callable[[int], dict[str, Any]]
+) -> None:
+    assert case in found(step), found(step)["said"]
+    seen = found(step)[case]
+    assert seen["wrong"] == []
+    points = set(seen["points"])
+    style = case.removeprefix("textures-")
+    assert {"training:before", "checkpoint:synced", "checkpoint:renamed", "commit:before"} <= points
+    assert ("charge:before" in points) is (style != "none")
+    noised_here = ("user", "hybrid", *(("sample",) if style != case else ()))
+    assert ("release:file" in points) is (style in noised_here)
+    assert ("client:charged" in points) is (style in ("sample", "hybrid"))
