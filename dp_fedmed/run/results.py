@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dp_fedmed.config import Config
-from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.federation.rounds import RoundRecord
 from dp_fedmed.run.participation import Participation
 
 COMPLETED, INTERRUPTED, BUDGET = "completed", "interrupted", "budget"

@@ -31,8 +31,9 @@ from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.messages import RoundOrder
 from dp_fedmed.federation.nodes import Node, check_ready
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
+from dp_fedmed.federation.rounds import RoundRecord, RoundSettings
 from dp_fedmed.federation.stopping import StopRequest
-from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, RoundSettings
+from dp_fedmed.federation.strategy import DPStrategy
 from dp_fedmed.learning import Evaluation
 from dp_fedmed.learning.fairness import fairness
 from dp_fedmed.privacy.mechanisms.base import ServerMechanism
