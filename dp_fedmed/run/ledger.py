@@ -19,8 +19,8 @@ from dp_fedmed.privacy.streams.keys import LEDGER_KEY_FILE, SECRET_FOLDER, MacKe
 from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.privacy.streams.rounds import RoundStreams, round_digest
 from dp_fedmed.run.durable import RunLock
-from dp_fedmed.run.journal import OPEN, Journal
-from dp_fedmed.run.store import LEDGER_FILE, RELEASES
+from dp_fedmed.run.journal import Journal
+from dp_fedmed.run.spent import LEDGER_FILE, OPEN, RELEASES
 
 KIND = "library"
 
