@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(HELP, end="")
         return 0
     if given[0] in ("-V", "--version"):
-        from dp_fedmed import __version__
+        from dp_fedmed.version import __version__
 
         print(f"dp-fedmed {__version__}")
         return 0

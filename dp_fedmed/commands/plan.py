@@ -16,7 +16,7 @@ from dp_fedmed.commands import with_config_dir
 if TYPE_CHECKING:
     from dp_fedmed.config import Config
     from dp_fedmed.data import DataSet
-    from dp_fedmed.federation.plan import PrivacyPlan
+    from dp_fedmed.federation import PrivacyPlan
     from dp_fedmed.reporting.plan import Plan
 
 HELP = """\
@@ -219,7 +219,7 @@ def _advice(config: Config, data: DataSet, plan: PrivacyPlan) -> str | None:
     import torch
 
     from dp_fedmed.assemble import learner_advice, make_learner
-    from dp_fedmed.planning.plan import make_sampler
+    from dp_fedmed.planning import make_sampler
 
     torch.set_num_threads(1)  # for so little work, threads wait for each other
     return learner_advice(config, make_learner(config, data), plan, make_sampler(config))

@@ -89,7 +89,7 @@ def stored_settings(run_dir: Path) -> Config:
 
 def another_version(key: str, run_dir: Path | None) -> str:
     """What to do with a run whose settings have a key that this version does not know."""
-    from dp_fedmed import __version__
+    from dp_fedmed.version import __version__
 
     writer = _writer(run_dir)
     place = "the stored settings" if run_dir is None else f"{run_dir / 'config.yaml'}"

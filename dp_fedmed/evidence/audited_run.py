@@ -97,7 +97,7 @@ def targets(config: Config) -> list[Target]:
             "privacy.style=none claims nothing, so there is nothing to audit: choose "
             "privacy=sample, privacy=user or privacy=hybrid"
         )
-    from dp_fedmed.planning.plan import make_plan, make_sampler
+    from dp_fedmed.planning import make_plan, make_sampler
 
     sampler = make_sampler(config)
     private = config.privacy.noise_seed is None

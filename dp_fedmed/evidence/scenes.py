@@ -28,18 +28,21 @@ from dp_fedmed.data import DataSet, Records
 from dp_fedmed.data.records import joined
 from dp_fedmed.evidence.audited_run import OVER, Target, planned_privacy
 from dp_fedmed.evidence.one_release import Arrays
-from dp_fedmed.federation.messages import RecordOrder
-from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
-from dp_fedmed.learning import Learner, LocalRound, LocalWork
+from dp_fedmed.federation import ClientPlan, PrivacyPlan, RecordOrder
+from dp_fedmed.learning import (
+    AnomalyWork,
+    Learner,
+    LocalOnlyLearner,
+    LocalRound,
+    LocalWork,
+    NetworkLearner,
+    ServerStep,
+)
 from dp_fedmed.learning.anomaly.feature_cache import FeatureCache
 from dp_fedmed.learning.anomaly.features import PatchFeatures
-from dp_fedmed.learning.anomaly.learner import AnomalyWork
-from dp_fedmed.learning.local_only import LocalOnlyLearner
-from dp_fedmed.learning.networks.learner import NetworkLearner
-from dp_fedmed.learning.server_step import ServerStep
-from dp_fedmed.planning.plan import make_sampler
+from dp_fedmed.planning import make_sampler
 from dp_fedmed.privacy.mechanisms.base import add
-from dp_fedmed.privacy.streams.rounds import RoundStreams
+from dp_fedmed.privacy.streams import RoundStreams
 
 State = dict[str, NDArray[Any]]
 

@@ -20,7 +20,7 @@ def render_page(template: str, values: Mapping[str, Any]) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    from dp_fedmed import __version__
+    from dp_fedmed.version import __version__
 
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dp_fedmed import __version__
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.run.directory import CONFIG_FILE, refuse_foreign
 from dp_fedmed.run.durable import RunLock, write_file
@@ -24,6 +23,7 @@ from dp_fedmed.sweeps.results import (
     to_csv,
     to_jsonl,
 )
+from dp_fedmed.version import __version__
 
 SCHEMA = 1
 SWEEP_FILE, JSONL_FILE, CSV_FILE = "sweep.yaml", "results.jsonl", "results.csv"
