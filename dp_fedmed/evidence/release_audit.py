@@ -31,7 +31,7 @@ from dp_fedmed.privacy.accounting.history import Method
 from dp_fedmed.privacy.streams.noise import NoiseKey
 
 FEWEST_TRIALS, MOST_TRIALS = 1000, 4000
-CONFIRMED = 50.0  # times less often than the bound errs, an alarm may be false when it is confirmed
+CONFIRMED = 0.999  # confidence that an alarm needs, on releases of its own
 MOST_MOVED = 1.01  # times the bound; the noise is scaled to 1.002 of it, for rounding
 Advance = Callable[[], None]
 
@@ -78,7 +78,7 @@ def audit_release(
     found = seen[worst]
     if found.mu(sure) > 1.0 / target.event.key[1]:
         # One correct build in twenty looks broken at 95 %: releases of their own decide.
-        sure = 1.0 - (1.0 - sure) / CONFIRMED
+        sure = max(sure, CONFIRMED)
         found = attack(
             pairs[worst], trials, on_start(f"{target.unit}s, one release, again", trials)
         )
