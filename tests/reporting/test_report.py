@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from dp_fedmed.cli import main
 
+from dp_fedmed.cli import main
 
 Runs = Callable[[str], Path]
 
