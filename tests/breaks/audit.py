@@ -33,7 +33,7 @@ BREAKS: list[Break] = [
         "evidence/scenes.py",
         "min(config.federation.num_rounds, 2)",
         "min(config.federation.num_rounds, 1)",
-        f"{_TESTS}::test_each_release_of_a_statistic_is_attacked",
+        "tests/evidence/test_scenes.py::test_each_release_of_a_statistic_is_attacked",
     ),
     Break(
         "one lucky attack in twenty calls a correct build broken",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dp_fedmed.federation.charges import Charge
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy.ledger import Record
-from dp_fedmed.run.journal import CHARGE, inputs_digest
+from dp_fedmed.run.journal import inputs_digest
+from dp_fedmed.run.spent import CHARGE
 
 RECORD = PrivacyEvent.poisson(
     unit="record", noise_multiplier=2.0, sample_rate=0.1, count=3, adjacency="zero_out"
