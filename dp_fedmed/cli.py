@@ -93,6 +93,8 @@ def _answered(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("dp-fedmed: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except SystemExit as ended:  # Hydra's way to end after its help
+        return ended.code if isinstance(ended.code, int) else EXIT_STOPPED
     except Exception as error:
         said = sentence_of(error)
         if said is None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
+from dp_fedmed.cli import main
 from dp_fedmed.config import (
     RUN_CONFIG_DEFAULTS,
     Config,
     compose,
     conf_dir,
     from_run_config,
-    get,
-    tree_keys,
+    settings,
 )
-from dp_fedmed.config.checks import RANGES
+from dp_fedmed.config.setting import Resume, setting
+from dp_fedmed.config.tree import declared
 from dp_fedmed.errors import ConfigError
 
 
@@ -100,14 +103,42 @@ def test_a_contradiction_names_both_keys(overrides: list[str], keys: list[str]) 
 
 
 def test_every_number_in_the_tree_has_a_range() -> None:
-    config = compose()
-    values = {item: get(config, item) for item in tree_keys(Config)}
-    numbers = {
-        item
-        for item, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-    assert numbers <= {key for key, _, _ in RANGES}
+    def kinds(node: type, prefix: str = "") -> dict[str, object]:
+        found: dict[str, object] = {}
+        for name, kind in get_type_hints(node).items():
+            inner = dataclasses.is_dataclass(kind)
+            found |= kinds(kind, f"{prefix}{name}.") if inner else {f"{prefix}{name}": kind}
+        return found
+
+    numbers = {key for key, kind in kinds(Config).items() if {kind, *get_args(kind)} & {int, float}}
+    assert "federation.min_clients" in numbers
+    assert numbers == {key for key, known in settings().items() if known.within is not None}
+
+
+def test_a_setting_without_metadata_is_refused() -> None:
+    @dataclasses.dataclass
+    class Section:
+        said: int = setting(1, "its meaning", within=(0, 2))
+        silent: int = 1
+
+    with pytest.raises(TypeError, match=r"section\.silent has no meaning, range and role"):
+        declared(Section, "section.")
+
+
+def test_a_section_gives_its_role_to_what_declares_none() -> None:
+    roles = {key: known.resume for key, known in settings().items()}
+    assert roles["data.partition.alpha"] is roles["model.fix"] is roles["seed"] is Resume.never
+    assert roles["engine.workers"] is roles["data.path"] is Resume.free
+    assert roles["training.lr"] is Resume.steers
+    assert roles["training.batch_size"] is roles["privacy.user.max_grad_norm"] is Resume.new_phase
+    assert roles["data_ledger"] is Resume.once
+
+
+def test_help_lists_every_setting_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for key, known in settings().items():
+        assert re.search(rf"^ *{re.escape(key)} +{re.escape(known.meaning)}", shown, re.M), key
 
 
 def test_flower_run_config_composes_the_same_tree(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_declared_module_is_no_way_to_other_code(path: str) -> None:
 
 
 def test_a_loader_that_is_somebody_elses_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"is code of dp_fedmed\.named_code"):
+    with pytest.raises(ConfigError, match=r"is code of dp_fedmed\.config\.named_code"):
         load_data(DataConfig(name="dp_fedmed.data.registry.import_named"), seed=0)
 
 

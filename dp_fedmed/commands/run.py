@@ -143,7 +143,7 @@ def _flag_hint(word: str, after: Sequence[str]) -> str:
     """What was probably meant: a setting, which takes no dashes, or another flag."""
     from dp_fedmed.config import Config
     from dp_fedmed.config.overrides import GROUPS
-    from dp_fedmed.config.schema import tree_keys
+    from dp_fedmed.config.tree import tree_keys
 
     flag, equals, value = word.partition("=")
     name = flag.lstrip("-").replace("-", "_")

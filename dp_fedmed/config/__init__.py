@@ -24,6 +24,7 @@ from dp_fedmed.config.choices import (
     better,
 )
 from dp_fedmed.config.composition import (
+    RUN_CONFIG_DEFAULTS,
     compose,
     explicit_groups_win,
     from_dictconfig,
@@ -48,13 +49,12 @@ from dp_fedmed.config.schema import (
     TaskConfig,
     TrainingConfig,
     UserPrivacyConfig,
-    get,
-    leaf_keys,
-    tree_keys,
 )
+from dp_fedmed.config.tree import get, leaf_keys, settings, tree_keys
 
 __all__ = [
     "METRICS",
+    "RUN_CONFIG_DEFAULTS",
     "AccountantName",
     "AnomalyConfig",
     "Calibration",
@@ -100,6 +100,7 @@ __all__ = [
     "refuse_in_vain",
     "register",
     "root_message",
+    "settings",
     "tree_keys",
     "validate",
 ]

@@ -19,7 +19,8 @@ from dp_fedmed.config.choices import (
 )
 from dp_fedmed.config.named_code import MODULE, refuse_code
 from dp_fedmed.config.own_data import refuse_unread_path
-from dp_fedmed.config.schema import Config, SamplePrivacyConfig, UserPrivacyConfig, get, tree_keys
+from dp_fedmed.config.schema import Config, SamplePrivacyConfig, UserPrivacyConfig
+from dp_fedmed.config.tree import get, settings
 from dp_fedmed.errors import ConfigError
 
 RESUME = re.compile(r"last|best|round:\d+")
@@ -32,83 +33,23 @@ def validate(config: Config) -> None:
     Raises:
         ConfigError: naming the key, the value given and what is allowed.
     """
-    _check_finite(config)
-    for key, low, high in RANGES:
-        _check_range(config, key, low, high)
+    _check_numbers(config)
     _check_words(config)
     _check_pairs(config)
 
 
-# (key, smallest, largest); a key whose value is null is not set and not checked.
-RANGES: tuple[tuple[str, float, float], ...] = (
-    ("seed", 0, 2**63 - 1),
-    ("data.num_records", 3, 1e7),
-    ("data.image_size", 8, 1024),
-    ("data.val_fraction", 0.01, 0.9),
-    ("data.test_fraction", 0.01, 0.9),
-    ("data.client_val_fraction", 0.0, 0.9),
-    ("data.max_records_per_group", 1, 1e6),
-    ("data.partition.alpha", 1e-3, 1e6),
-    ("data.partition.classes_per_client", 1, 10_000),
-    ("data.partition.min_records", 1, 1e7),
-    ("anomaly.dimension", 1, 4096),
-    ("anomaly.grid", 1, 512),
-    ("anomaly.coreset_size", 2, 1e6),
-    ("anomaly.coreset_ratio", 1e-6, 1.0),
-    ("anomaly.rows_per_image", 1, 1e5),
-    ("anomaly.neighbours", 0, 1000),
-    ("training.lr", 1e-12, 1e3),
-    ("training.momentum", 0.0, 0.9999),
-    ("training.weight_decay", 0.0, 1e3),
-    ("training.batch_size", 1, 1e7),
-    ("training.local_epochs", 1, 10_000),
-    ("training.local_steps", 1, 1e7),
-    ("training.threads", 1, 1024),
-    ("federation.num_clients", 1, 1e7),
-    ("federation.num_rounds", 1, 1e6),
-    ("federation.sample_rate", 1e-9, 1.0),
-    ("federation.max_participations", 1, 1e6),
-    ("federation.min_clients", 1, 1e7),
-    ("federation.server_lr", 1e-12, 1e3),
-    ("federation.server_momentum", 0.0, 0.9999),
-    ("federation.server_beta2", 0.0, 0.999999),
-    ("federation.server_tau", 1e-12, 1.0),
-    ("federation.round_timeout", 1e-3, 1e7),
-    ("federation.connect_timeout", 1.0, 1e6),
-    ("federation.evaluate_every", 0, 1e6),
-    ("federation.client_evaluate_every", 0, 1e6),
-    ("federation.client_evaluate_max", 1, 1e7),
-    ("engine.workers", 1, 1024),
-    ("checkpoint.every", 1, 1e6),
-    ("checkpoint.keep", 1, 1e6),
-    ("privacy.noise_seed", 0, 2**63 - 1),
-    *(
-        (f"privacy.{level}.{key}", low, high)
-        for level in ("sample", "user")
-        for key, low, high in (
-            ("target_epsilon", 1e-3, 1e4),
-            ("noise_multiplier", 1e-2, 1e5),
-            ("target_delta", 1e-30, 0.5),
-            ("max_grad_norm", 1e-6, 1e6),
-        )
-    ),
-    ("privacy.sample.physical_batch_size", 1, 1e6),
-    ("privacy.user.target_quantile", 0.01, 0.99),
-    ("privacy.user.clip_lr", 1e-3, 2.0),
-)
-
-
-def _check_finite(config: Config) -> None:
-    for key in tree_keys(Config):
+def _check_numbers(config: Config) -> None:
+    for key, setting in settings().items():
         value = get(config, key)
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{key}={value} is not a finite number")
-
-
-def _check_range(config: Config, key: str, low: float, high: float) -> None:
-    value = get(config, key)
-    if value is not None and not low <= value <= high:
-        raise ConfigError(f"{key}={value} is out of range: give a value from {low:g} to {high:g}")
+        if value is None or setting.within is None:
+            continue
+        low, high = setting.within
+        if not low <= value <= high:
+            raise ConfigError(
+                f"{key}={value} is out of range: give a value from {low:g} to {high:g}"
+            )
 
 
 def _check_words(config: Config) -> None:

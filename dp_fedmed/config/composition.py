@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,8 @@ from dp_fedmed.config.overrides import (
     root_message,
 )
 from dp_fedmed.config.own_data import network, task_name
-from dp_fedmed.config.schema import Config, leaf_keys
+from dp_fedmed.config.schema import Config
+from dp_fedmed.config.tree import leaf_keys, settings_help
 from dp_fedmed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,11 +53,16 @@ def register() -> None:
     from omegaconf import OmegaConf
 
     ConfigStore.instance().store(name="base_config", node=schema())
-    OmegaConf.register_new_resolver("runs_dir", default_runs_dir, replace=True)
-    OmegaConf.register_new_resolver("releases", num_releases, replace=True)
-    OmegaConf.register_new_resolver("task_name", task_name, replace=True)
-    OmegaConf.register_new_resolver("network", network, replace=True)
-    OmegaConf.register_new_resolver("default_target", _default_target, replace=True)
+    resolvers: dict[str, Callable[..., Any]] = {
+        "runs_dir": default_runs_dir,
+        "releases": num_releases,
+        "task_name": task_name,
+        "network": network,
+        "default_target": _default_target,
+        "settings_help": settings_help,
+    }
+    for name, resolver in resolvers.items():
+        OmegaConf.register_new_resolver(name, resolver, replace=True)
 
 
 def _default_target(epsilon: float, *, _parent_: DictConfig) -> float | None:

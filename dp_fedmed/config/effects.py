@@ -21,7 +21,8 @@ from dp_fedmed.config.choices import (
     TaskKind,
     Topology,
 )
-from dp_fedmed.config.schema import Config, get, leaf_keys
+from dp_fedmed.config.schema import Config
+from dp_fedmed.config.tree import get, leaf_keys
 from dp_fedmed.errors import ConfigError
 
 

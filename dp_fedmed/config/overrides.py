@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dp_fedmed.config.schema import Config, tree_keys
+from dp_fedmed.config.schema import Config
+from dp_fedmed.config.tree import tree_keys
 from dp_fedmed.errors import ConfigError
 
 DEFAULT_TASK = "breast_cancer"  # of conf/config.yaml and pyproject.toml
