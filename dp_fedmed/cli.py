@@ -24,7 +24,7 @@ Usage: dp-fedmed COMMAND [arguments]
 Commands:
   plan         what a run would spend, untrained       dp-fedmed plan privacy=sample
   run          train a federation, or sweep over many  dp-fedmed run task=digits
-  resume       go on with a run or a sweep             dp-fedmed resume checkpoints/my_run
+  resume       resume a run or a sweep                 dp-fedmed resume checkpoints/my_run
   report       one page about a run or a sweep         dp-fedmed report checkpoints/my_run
   ledger       what a run has spent, checked           dp-fedmed ledger verify checkpoints/my_run
   audit        attack the claimed ε of settings        dp-fedmed audit privacy=user
@@ -38,7 +38,7 @@ dp-fedmed --version       the installed version
 dp-fedmed --shell-completion install=bash   words for the shell to complete, with eval
 
 A run writes one directory: config.yaml, metrics.jsonl, model.safetensors, privacy_report.json,
-metrics.png, partition.png, run.log, round_NNNN/ to go on from, and private/. Its place is printed
+metrics.png, partition.png, run.log, round_NNNN/ to resume from, and private/. Its place is printed
 at the end, and is yours to choose with run_dir=/absolute/path.
 
 Exit codes: 0 well, 1 stopped early, 2 wrong settings or a site that cannot take part, 3 a claim
@@ -83,7 +83,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dp-fedmed: there is no command {given[0]!r}; {hint}", file=sys.stderr)
         return EXIT_USAGE
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    return _answered(lambda: int(import_module(f"dp_fedmed.commands.{given[0]}").main(given[1:])))
+    return _answered(lambda: _run_command(given[0], given[1:]))
+
+
+def _run_command(name: str, words: list[str]) -> int:
+    command = import_module(f"dp_fedmed.commands.{name}")
+    if {"-h", "--help"} & set(words) and hasattr(command, "HELP"):  # `run` has Hydra's
+        print(command.HELP, end="")
+        return 0
+    return int(command.main(words))
 
 
 def _answered(command: Callable[[], int]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.commands import refuse_flags, with_config_dir
+from dp_fedmed.commands.arguments import Arguments, output_directory
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,13 +39,10 @@ MOST_SHOWN = 8
 
 def main(arguments: list[str]) -> int:
     """Draw what the overrides describe."""
-    if {"-h", "--help"} & set(arguments):
-        print(HELP, end="")
-        return 0
+    given = Arguments(HELP).flag("--show-records").read(arguments)
+    overrides = given.overrides
     from rich.console import Console
 
-    overrides = with_config_dir([word for word in arguments if word != "--show-records"])
-    refuse_flags("reconstruct", overrides)
     console = Console()
     with console.status("loading PyTorch, Flower and the data"):
         from dp_fedmed.config import TaskKind
@@ -53,7 +50,7 @@ def main(arguments: list[str]) -> int:
         from dp_fedmed.reporting.run_log import quiet_console
 
         config = compose_for(overrides, ("privacy=none",))
-        refuse_private_data(config, show_records="--show-records" in arguments)
+        refuse_private_data(config, show_records=given.show_records)
         quiet_console()
     is_anomaly = config.task.kind is TaskKind.anomaly
     _refuse_in_vain(overrides, is_anomaly=is_anomaly)
@@ -62,7 +59,7 @@ def main(arguments: list[str]) -> int:
     report = {"schema": SCHEMA, "task": config.task.name, **report}
     from dp_fedmed.evidence.reconstruction_plots import plot_reconstruction
 
-    folder = Path.cwd()
+    folder = output_directory(Path.cwd())
     plot_reconstruction(rows, report["title"], folder / PICTURE)
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
     (folder / FIGURES).write_text(text, encoding="utf-8")

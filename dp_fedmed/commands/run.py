@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.commands import with_config_dir
+from dp_fedmed.commands.arguments import with_absolute_data_path, with_config_dir
 from dp_fedmed.errors import EXIT_INTERRUPTED, EXIT_LOST, EXIT_STOPPED, EXIT_USAGE, ConfigError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _without_beside(arguments: list[str]) -> tuple[list[str], Path | None]:
 
 
 def _command(arguments: list[str]) -> list[str]:
-    """The command that goes on with a sweep from any folder: data.path does not depend on one."""
+    """The command that resumes a sweep from any folder: data.path does not depend on one."""
     words = []
     for word in arguments:
         paths = word.removeprefix("data.path=").split(",")
@@ -193,21 +193,11 @@ def _new_settings(tree: Any, overrides: Sequence[str], run_dir: str) -> Config:
 
     if tree.resume is not None:
         raise ConfigError(
-            "resume=… goes on with one run; a sweep goes on with dp-fedmed resume SWEEP_DIR"
+            "resume=… resumes one run; a sweep is resumed by dp-fedmed resume SWEEP_DIR"
         )
     tree.run_dir = run_dir
     configuration.explicit_groups_win(tree, overrides)
     return with_absolute_data_path(configuration.from_dictconfig(tree))
-
-
-def with_absolute_data_path(config: Config) -> Config:
-    """A data.path relative to the caller's folder means the same on every engine."""
-    path = config.data.path
-    if path is None or not Path(path).exists():
-        return config  # not a path from here: a name, or the loader says what is missing
-    from dataclasses import replace
-
-    return config.replace(data=replace(config.data, path=str(Path(path).resolve())))
 
 
 def federate(config: Config, beside: Path | None = None) -> int:
@@ -232,7 +222,7 @@ def federate(config: Config, beside: Path | None = None) -> int:
 
     other = None if beside is None else other_run(beside, config)
     if config.resume is not None:
-        console.print(f"Going on with {config.run_dir}", soft_wrap=True, highlight=False)
+        console.print(f"Resuming {config.run_dir}", soft_wrap=True, highlight=False)
     try:
         result = run_federation(config, ConsoleDisplay(config, console, other))
     except RunFinished as finished:
@@ -241,7 +231,7 @@ def federate(config: Config, beside: Path | None = None) -> int:
     except KeyboardInterrupt:  # at once: before the rounds, or while the end is written
         begun = (Path(config.run_dir) / LEDGER_FILE).is_file()
         console.print(
-            f"Interrupted. Go on with: dp-fedmed resume {config.run_dir}"
+            f"Interrupted. Resume with: dp-fedmed resume {config.run_dir}"
             if begun
             else "Interrupted before the run began: nothing was spent.",
             soft_wrap=True,

@@ -1,4 +1,4 @@
-"""Settings of a run that is gone on with: its own, changed by the overrides that were given."""
+"""Settings of a resumed run: its own, changed by the overrides that were given."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def another_version(key: str, run_dir: Path | None) -> str:
         )
     return (
         f"{place} has the setting {key!r}, which dp-fedmed {__version__} does not have: it was "
-        f"written by {f'dp-fedmed {writer}' if writer else 'another version'}. Go on with that "
+        f"written by {f'dp-fedmed {writer}' if writer else 'another version'}. Resume with that "
         f"version (pip install dp-fedmed=={writer or '…'}), or start a new run; a shared "
         "data_ledger adds up what both spend. docs/upgrades.md says what is read across versions"
     )
@@ -154,7 +154,7 @@ def task_group(name: str, data_name: str) -> str:
 def _settings_in_ledger(run_dir: Path) -> str | None:
     """The settings that a run's ledger holds: a crash may have come before `config.yaml` had them.
 
-    They are not trusted here: the server checks the ledger before it goes on.
+    They are not trusted here: the server checks the ledger before it resumes.
     """
     import json
 
