@@ -9,6 +9,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+import dp_fedmed
 from dp_fedmed.cli import main
 from dp_fedmed.config import (
     RUN_CONFIG_DEFAULTS,
@@ -256,3 +257,15 @@ def test_a_group_of_ones_own_wins_over_a_recipe(tmp_path: Path) -> None:
     words = [f"hydra.searchpath=['file://{tmp_path}']", "training=mine", "privacy=sample"]
     assert compose(words).training.lr == 0.01
     assert compose(["privacy=sample"]).training.lr != 0.01
+
+
+def test_the_configuration_imports_no_other_room_and_one_file_imports_hydras_private_modules() -> (
+    None
+):
+    package = Path(dp_fedmed.__file__).parent
+    private = [file.name for file in package.rglob("*.py") if "hydra._internal" in file.read_text()]
+    assert private == ["hydra_compat.py"]
+    for file in (package / "config").glob("*.py"):
+        rooms = re.findall(r"(?:from|import) dp_fedmed\.(\w+)", file.read_text())
+        rooms += re.findall(r"from dp_fedmed import (\w+)", file.read_text())
+        assert set(rooms) <= {"config", "errors", "__version__"}, file.name

@@ -78,11 +78,10 @@ def schema() -> DictConfig:
     """
     from omegaconf import DictConfig, OmegaConf
 
-    def unlock(node: Any) -> None:
-        node._set_flag("readonly", None)
-        for key in node:
-            child = node._get_node(key)
-            if isinstance(child, DictConfig) and not child._is_none():
+    def unlock(node: DictConfig) -> None:
+        OmegaConf.set_readonly(node, None)
+        for child in node.values():
+            if isinstance(child, DictConfig):
                 unlock(child)
 
     schema: DictConfig = OmegaConf.structured(Config)

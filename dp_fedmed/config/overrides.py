@@ -123,15 +123,18 @@ def _refuse_scalar(key: str, override: Any) -> None:
     name = str(getattr(value, "text", value))
     wanted = f"{inner[0]}=…"
     if key == "model":
-        from dp_fedmed import models
-
-        classes = {ours.lower(): ours for ours in models.__all__ if ours[0].isupper()}
-        ours = classes.get(name.lower())
+        ours = _networks().get(name.lower())
         place = f"torchvision.models.{name}" if ours is None else f"dp_fedmed.models.{ours}"
         wanted = f"model._target_={name if '.' in name else place}"
     elif key == "data":
         wanted = f"task={name} or data.name={name}"
     raise ConfigError(f"{key}={name} is not offered: {key} is no group; use {wanted}")
+
+
+def _networks() -> dict[str, str]:
+    """Our networks by their names in lower case: those that tasks and recipes use."""
+    text = "".join(file.read_text(encoding="utf-8") for file in conf_dir().glob("*/*.yaml"))
+    return {name.lower(): name for name in re.findall(r"dp_fedmed\.models\.([A-Z]\w*)", text)}
 
 
 def hint(word: str, words: Sequence[str] = ()) -> str:

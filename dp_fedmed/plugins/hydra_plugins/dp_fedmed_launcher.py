@@ -15,13 +15,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper, BasicSweeperConf
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from rich.console import Console
 
 from dp_fedmed.config import Config, EngineName, given_by_user, refuse_in_vain
+from dp_fedmed.config.hydra_compat import BasicSweeper, BasicSweeperConf
 from dp_fedmed.errors import EXIT_STOPPED, ConfigError
 from dp_fedmed.sweeps.launcher import current
 
@@ -120,14 +120,10 @@ class PoolLauncher(Launcher):
         values = {row["job"]: row["val"].get(row["metric"]) for row in rows}
         wrong = len(rows) < len(jobs) or any(row["status"] != "completed" for row in rows)
         current().exit_code = max(current().exit_code, EXIT_STOPPED if wrong else 0)
-        return [
-            JobReturn(
-                overrides=job.words,
-                status=JobStatus.COMPLETED,
-                _return_value=values.get(job.number),
-            )
-            for job in jobs
-        ]
+        returned = [JobReturn(overrides=job.words, status=JobStatus.COMPLETED) for job in jobs]
+        for job, result in zip(jobs, returned, strict=True):
+            result.return_value = values.get(job.number)
+        return returned
 
     def _refuse_in_vain(self, jobs: Sequence[SweepJob], path: Path) -> None:
         """Refuse what the user gave if it has an effect in no job."""
