@@ -259,9 +259,7 @@ def test_a_group_of_ones_own_wins_over_a_recipe(tmp_path: Path) -> None:
     assert compose(["privacy=sample"]).training.lr != 0.01
 
 
-def test_the_configuration_imports_no_other_room_and_one_file_imports_hydras_private_modules() -> (
-    None
-):
+def test_config_imports_no_other_room_and_one_file_imports_private_modules() -> None:
     package = Path(dp_fedmed.__file__).parent
     private = [file.name for file in package.rglob("*.py") if "hydra._internal" in file.read_text()]
     assert private == ["hydra_compat.py"]

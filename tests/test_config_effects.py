@@ -11,8 +11,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from dp_fedmed.commands.arguments import with_config_dir
-from dp_fedmed.config import compose, conf_dir, from_run_config, leaf_keys
-from dp_fedmed.config.effects import EFFECTS, given_keys, refuse_in_vain, unmet
+from dp_fedmed.config import compose, conf_dir, from_run_config, given_keys, leaf_keys
+from dp_fedmed.config.effects import EFFECTS, refuse_in_vain, unmet
 from dp_fedmed.config.overrides import hint
 from dp_fedmed.errors import ConfigError
 

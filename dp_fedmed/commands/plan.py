@@ -121,6 +121,7 @@ def _counts(text: str) -> dict[str, int]:
 
 def _make(asked: argparse.Namespace) -> Plan:
     from dp_fedmed.config import TaskKind
+    from dp_fedmed.config.overrides import parsed
     from dp_fedmed.planning.forecast import count_weights, forecast, simulated_records
     from dp_fedmed.planning.outlook import shared_spending
     from dp_fedmed.planning.suggestions import suggestions
@@ -129,7 +130,7 @@ def _make(asked: argparse.Namespace) -> Plan:
     for word in asked.overrides:
         if word.lstrip("+~").split("=")[0] in ("resume", "new_phase"):
             raise ConfigError(f"{word}: a plan is for a new run; leave resume and new_phase out")
-        if _is_sweep(word):
+        if parsed(word).is_sweep_override():
             raise ConfigError(f"{word} names several values: a plan is for one run; give one")
     overrides = list(asked.overrides)
     if asked.records is not None:
@@ -157,17 +158,6 @@ def _make(asked: argparse.Namespace) -> Plan:
         suggestions=tuple(suggestions(made, fast=asked.fast)),
         shared=shared_spending(config, made),
     )
-
-
-def _is_sweep(word: str) -> bool:
-    """Whether Hydra would make several runs of an override."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    try:
-        return OverridesParser.create().parse_override(word).is_sweep_override()
-    except HydraException:
-        return False  # it says what is wrong when it composes
 
 
 def _data(config: Config) -> DataSet:

@@ -33,7 +33,8 @@ from dp_fedmed.config.composition import (
     given_by_user,
     register,
 )
-from dp_fedmed.config.effects import given_keys, refuse_in_vain
+from dp_fedmed.config.effects import refuse_in_vain
+from dp_fedmed.config.given import given_keys
 from dp_fedmed.config.overrides import check_overrides, conf_dir, own_folders, root_message
 from dp_fedmed.config.schema import (
     AnomalyConfig,

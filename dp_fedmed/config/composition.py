@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dp_fedmed.config.checks import num_releases, validate
-from dp_fedmed.config.effects import (
-    given_keys,
-    keys_in_own_files,
-    keys_of_tree,
-    refuse_in_vain,
-)
+from dp_fedmed.config.effects import refuse_in_vain
+from dp_fedmed.config.given import given_keys, keys_in_own_files, keys_of_tree
 from dp_fedmed.config.overrides import (
     DEFAULT_TASK,
+    assigned,
     check_overrides,
     conf_dir,
     own_folders,
@@ -239,7 +236,7 @@ def explicit_groups_win(tree: DictConfig, overrides: Sequence[str]) -> None:
     """Let a `training=` or `federation=` that the user names stand over the recipe, in place."""
     from omegaconf import OmegaConf
 
-    given = dict(text.split("=", 1) for text in overrides if "=" in text)
+    given = assigned(overrides)
     if "recipe" in given:
         return
     recipe = conf_dir() / "recipe" / f"{given.get('task', DEFAULT_TASK)}-{tree.privacy.style}.yaml"

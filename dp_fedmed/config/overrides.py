@@ -47,7 +47,7 @@ def check_overrides(overrides: Sequence[str], *, own: Sequence[Path] | None = ()
     folders = [conf_dir(), *(own or ())]
     checked = []
     for text in overrides:
-        override = _parsed(text)
+        override = parsed(text)
         key = override.key_or_group
         is_group = key in GROUPS or any((folder / key).is_dir() for folder in folders)
         if key.startswith(("hydra", "model.args.")):
@@ -60,14 +60,19 @@ def check_overrides(overrides: Sequence[str], *, own: Sequence[Path] | None = ()
         elif key in known:
             _refuse_scalar(key, override)
         checked.append(f"++{text}" if text.startswith(("model.args.", "model.args=")) else text)
-    given = dict(text.split("=", 1) for text in overrides if "=" in text)
+    given = assigned(overrides)
     own_data = "task" not in given and given.get("data.name", DEFAULT_TASK) != DEFAULT_TASK
     if ("model._target_" in given or own_data) and "recipe" not in given and own is not None:
         checked.append("recipe=none")  # a recipe is tuned for its own model and data
     return checked
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
+    """One override as Hydra reads it.
+
+    Raises:
+        ConfigError: if it cannot be read.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -80,6 +85,11 @@ def _parsed(text: str) -> Any:
         ) from error
 
 
+def assigned(words: Sequence[str]) -> dict[str, str]:
+    """The text on the right of each `key=text`."""
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
 def own_folders(words: Sequence[str]) -> list[Path] | None:
     """The config folders that `hydra.searchpath` names; None if some are no folders of files.
 
@@ -90,7 +100,7 @@ def own_folders(words: Sequence[str]) -> list[Path] | None:
     for word in words:
         if not word.lstrip("+").startswith("hydra.searchpath"):
             continue
-        value = _parsed(word).value()
+        value = parsed(word).value()
         for entry in value if isinstance(value, list) else [value]:
             place = str(getattr(entry, "text", entry))
             if "://" in place and not place.startswith("file://"):
@@ -166,7 +176,7 @@ def _without_unknown(words: Sequence[str], known: Sequence[str]) -> Config | Non
     sound = []
     for word in words:
         try:
-            override = _parsed(word)
+            override = parsed(word)
         except ConfigError:
             continue
         if override.key_or_group in known and not override.is_sweep_override():

@@ -30,7 +30,7 @@ from dp_fedmed.config.choices import (
     Topology,
     Weighting,
 )
-from dp_fedmed.config.setting import Resume, section, setting
+from dp_fedmed.config.setting import FREE, NEVER, ONCE, STEERS, section, setting
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,12 @@ class TaskConfig:
     """What is learned and how a model is judged."""
 
     name: str = setting(
-        "breast_cancer", "as in `task=`; names the run's directory and tables", resume=Resume.never
+        "breast_cancer", "as in `task=`; names the run's directory and tables", NEVER
     )
-    kind: TaskKind = setting(TaskKind.classification, "what is learned", resume=Resume.never)
+    kind: TaskKind = setting(TaskKind.classification, "what is learned", NEVER)
     loss: Loss = setting(Loss.cross_entropy, "mean of per-record losses; unused by anomaly tasks")
     metric: str = setting(
-        "balanced_accuracy",
-        "chooses the model in style `none`, and comes first in tables",
-        resume=Resume.free,
+        "balanced_accuracy", "chooses the model in style `none`, and comes first in tables", FREE
     )
 
 
@@ -70,9 +68,9 @@ class DataConfig:
     name: str = setting(
         "breast_cancer", "an embedded set, or the import path of a function that returns a DataSet"
     )
-    id: str | None = setting(None, "names the data in a shared data_ledger", resume=Resume.once)
+    id: str | None = setting(None, "names the data in a shared data_ledger", ONCE)
     path: str | None = setting(  # the records themselves are compared, not where they are
-        None, "file or folder of sets that are neither embedded nor generated", resume=Resume.free
+        None, "file or folder of sets that are neither embedded nor generated", FREE
     )
     num_records: int = setting(400, "records that a generator makes", within=(3, 1e7))
     image_size: int = setting(64, "side in pixels of made or resized images", within=(8, 1024))
@@ -89,7 +87,7 @@ class DataConfig:
         None, "`patient` where several records may be one patient's (`Records.patient`)"
     )
     max_records_per_group: int = setting(1, "most records used per patient", within=(1, 1e6))
-    partition: PartitionConfig = section(PartitionConfig, Resume.never)
+    partition: PartitionConfig = section(PartitionConfig, NEVER)
 
 
 @dataclass(frozen=True)
@@ -142,24 +140,19 @@ class AnomalyConfig:
 class TrainingConfig:
     """A client's local training."""
 
-    optimizer: OptimizerName = setting(
-        OptimizerName.sgd, "optimizer of the local steps", resume=Resume.steers
-    )
-    lr: float = setting(0.1, "learning rate", within=(1e-12, 1e3), resume=Resume.steers)
-    momentum: float = setting(0.0, "of `sgd`", within=(0.0, 0.9999), resume=Resume.steers)
-    weight_decay: float = setting(0.0, "of all optimizers", within=(0.0, 1e3), resume=Resume.steers)
+    optimizer: OptimizerName = setting(OptimizerName.sgd, "optimizer of the local steps", STEERS)
+    lr: float = setting(0.1, "learning rate", STEERS, within=(1e-12, 1e3))
+    momentum: float = setting(0.0, "of `sgd`", STEERS, within=(0.0, 0.9999))
+    weight_decay: float = setting(0.0, "of all optimizers", STEERS, within=(0.0, 1e3))
     batch_size: int = setting(
         16, "records per step; the expected number where batches are Poisson draws", within=(1, 1e7)
     )
     local_epochs: int = setting(1, "passes over the records per round", within=(1, 10_000))
     local_steps: int | None = setting(None, "steps per round instead of passes", within=(1, 1e7))
     threads: int = setting(
-        1,
-        "torch's threads, at every client on every engine",
-        within=(1, 1024),
-        resume=Resume.steers,
+        1, "torch's threads, at every client on every engine", STEERS, within=(1, 1024)
     )
-    device: str = setting("auto", "auto, cpu, cuda, cuda:1 or mps", resume=Resume.steers)
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1 or mps", STEERS)
 
 
 @dataclass(frozen=True)
@@ -169,64 +162,44 @@ class FederationConfig:
     topology: Topology = setting(
         Topology.federated,
         "a federation, or a baseline: all records at one site, or each client alone",
-        resume=Resume.never,
+        NEVER,
     )
-    num_clients: int = setting(
-        5, "how many there are", within=(1, 1e7), resume=Resume.never, announced=True
-    )
-    num_rounds: int = setting(20, "rounds of the whole run", within=(1, 1e6), resume=Resume.free)
+    num_clients: int = setting(5, "how many there are", NEVER, within=(1, 1e7), announced=True)
+    num_rounds: int = setting(20, "rounds of the whole run", FREE, within=(1, 1e6))
     sampler: SamplerName = setting(SamplerName.fixed, "draws who takes part in a round")
     sample_rate: float = setting(1.0, "share of the clients that a round asks", within=(1e-9, 1.0))
     max_participations: int | None = setting(
         None, "rounds that one client may train in; null for all", within=(1, 1e6)
     )
     min_clients: int | None = setting(
-        None,
-        "fewer usable answers end the run; refused where it would leak",
-        within=(1, 1e7),
-        resume=Resume.free,
+        None, "fewer usable answers end the run; refused where it would leak", FREE, within=(1, 1e7)
     )
     weighting: Weighting = setting(
         Weighting.examples, "of the answers; client-level privacy needs `uniform`"
     )
     server_optimizer: ServerOptimizerName = setting(
-        ServerOptimizerName.fedavg, "how the average is applied", resume=Resume.steers
+        ServerOptimizerName.fedavg, "how the average is applied", STEERS
     )
-    server_lr: float = setting(
-        1.0, "step of the server's optimizer", within=(1e-12, 1e3), resume=Resume.steers
-    )
+    server_lr: float = setting(1.0, "step of the server's optimizer", STEERS, within=(1e-12, 1e3))
     server_momentum: float = setting(
-        0.9, "of `fedavgm`, and beta1 of `fedadam`", within=(0.0, 0.9999), resume=Resume.steers
+        0.9, "of `fedavgm`, and beta1 of `fedadam`", STEERS, within=(0.0, 0.9999)
     )
-    server_beta2: float = setting(
-        0.99, "of `fedadam`", within=(0.0, 0.999999), resume=Resume.steers
-    )
-    server_tau: float = setting(
-        1e-3, "adaptivity of `fedadam`", within=(1e-12, 1.0), resume=Resume.steers
-    )
+    server_beta2: float = setting(0.99, "of `fedadam`", STEERS, within=(0.0, 0.999999))
+    server_tau: float = setting(1e-3, "adaptivity of `fedadam`", STEERS, within=(1e-12, 1.0))
     round_timeout: float | None = setting(
-        None,
-        "seconds until a client counts as lost; null for never",
-        within=(1e-3, 1e7),
-        resume=Resume.free,
+        None, "seconds until a client counts as lost; null for never", FREE, within=(1e-3, 1e7)
     )
     connect_timeout: float = setting(
-        120.0, "seconds to wait for deployed clients", within=(1.0, 1e6), resume=Resume.free
+        120.0, "seconds to wait for deployed clients", FREE, within=(1.0, 1e6)
     )
     evaluate_every: int = setting(
-        1,
-        "rounds between the server's validations; 0 for never",
-        within=(0, 1e6),
-        resume=Resume.free,
+        1, "rounds between the server's validations; 0 for never", FREE, within=(0, 1e6)
     )
     client_evaluate_every: int = setting(
-        5,
-        "rounds between the clients' own validations; 0 for never",
-        within=(0, 1e6),
-        resume=Resume.free,
+        5, "rounds between the clients' own validations; 0 for never", FREE, within=(0, 1e6)
     )
     client_evaluate_max: int = setting(
-        100, "most clients that are asked to evaluate", within=(1, 1e7), resume=Resume.free
+        100, "most clients that are asked to evaluate", FREE, within=(1, 1e7)
     )
 
 
@@ -263,11 +236,9 @@ class SamplePrivacyConfig:
         Calibration.per_client, "each client's own σ, or the largest for all"
     )
     grad_mode: GradMode = setting(
-        GradMode.auto, "how per-record gradients are computed", resume=Resume.steers, announced=True
+        GradMode.auto, "how per-record gradients are computed", STEERS, announced=True
     )
-    physical_batch_size: int = setting(
-        256, "records in memory at once", within=(1, 1e6), resume=Resume.steers
-    )
+    physical_batch_size: int = setting(256, "records in memory at once", STEERS, within=(1, 1e6))
 
 
 @dataclass(frozen=True)
@@ -297,7 +268,7 @@ class UserPrivacyConfig:
 class PrivacyConfig:
     """The privacy style and what it guarantees."""
 
-    style: PrivacyStyle = setting(PrivacyStyle.none, "as in `privacy=`", resume=Resume.never)
+    style: PrivacyStyle = setting(PrivacyStyle.none, "as in `privacy=`", NEVER)
     accountant: AccountantName = setting(
         AccountantName.tight, "calibrates, enforces and reports: tight, rdp or pld"
     )
@@ -321,29 +292,27 @@ class Config:
     """One run, whole."""
 
     task: TaskConfig = section(TaskConfig)
-    data: DataConfig = section(DataConfig, Resume.never)
-    model: ModelConfig = section(ModelConfig, Resume.never)
-    anomaly: AnomalyConfig = section(AnomalyConfig, Resume.never)
+    data: DataConfig = section(DataConfig, NEVER)
+    model: ModelConfig = section(ModelConfig, NEVER)
+    anomaly: AnomalyConfig = section(AnomalyConfig, NEVER)
     training: TrainingConfig = section(TrainingConfig)
     federation: FederationConfig = section(FederationConfig)
-    engine: EngineConfig = section(EngineConfig, Resume.free)
+    engine: EngineConfig = section(EngineConfig, FREE)
     privacy: PrivacyConfig = section(PrivacyConfig)
-    checkpoint: CheckpointConfig = section(CheckpointConfig, Resume.free)
+    checkpoint: CheckpointConfig = section(CheckpointConfig, FREE)
     allow_code: list[str] = setting(  # the code that is named is in `model` and `data`
-        list, "packages whose code model._target_ and data.name may name", resume=Resume.free
+        list, "packages whose code model._target_ and data.name may name", FREE
     )
-    seed: int = setting(
-        0, "seed of everything that is not secret", within=(0, 2**63 - 1), resume=Resume.never
-    )
-    run_dir: str = setting("", "absolute path of the run's directory", resume=Resume.free)
+    seed: int = setting(0, "seed of everything that is not secret", NEVER, within=(0, 2**63 - 1))
+    run_dir: str = setting("", "absolute path of the run's directory", FREE)
     data_ledger: str | None = setting(
-        None, "absolute path of a ledger that all runs on the same data share", resume=Resume.once
+        None, "absolute path of a ledger that all runs on the same data share", ONCE
     )
     resume: str | None = setting(
-        None, "resume the run at run_dir: `last`, `best` or `round:3`", resume=Resume.free
+        None, "resume the run at run_dir: `last`, `best` or `round:3`", FREE
     )
     new_phase: bool = setting(
-        False, "resume with other privacy settings, at a cost that is added", resume=Resume.free
+        False, "resume with other privacy settings, at a cost that is added", FREE
     )
 
     @property

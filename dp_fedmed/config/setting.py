@@ -18,21 +18,24 @@ class Resume(Enum):
     never = "another value is another run"
 
 
+FREE, STEERS, NEW_PHASE, ONCE, NEVER = Resume
+
+
 @dataclass(frozen=True)
 class Setting:
     """One setting's metadata.
 
     Attributes:
         meaning: the line that help and docs show.
-        within: smallest and largest value; null is always allowed where the type has it.
         resume: its role in resume; None for that of its section.
+        within: smallest and largest value; null is always allowed where the type has it.
         announced: the server decides it for all and says so in its messages: streams depend on the
             value in force, not on the configured one.
     """
 
     meaning: str
-    within: tuple[float, float] | None = None
     resume: Resume | None = None
+    within: tuple[float, float] | None = None
     announced: bool = False
 
     @property
@@ -41,9 +44,9 @@ class Setting:
         return self.resume not in (Resume.free, Resume.once) and not self.announced
 
 
-def setting(default: Any, meaning: str, **more: Any) -> Any:
+def setting(default: Any, meaning: str, resume: Resume | None = None, **more: Any) -> Any:
     """A field of the tree; `more` are fields of `Setting`, and `default` may be a factory."""
-    metadata = {"setting": Setting(meaning, **more)}
+    metadata = {"setting": Setting(meaning, resume, **more)}
     if default in (dict, list):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
