@@ -51,7 +51,7 @@ COMMANDS = (
     *("audit", "attack", "reconstruct", "data"),
 )
 
-MEANT = {"train": "run", "fit": "run", "version": "--version"}  # other tools' words
+MEANT = {"train": "run", "fit": "run", "version": "--version"}  # names in other tools
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,7 +95,7 @@ def _run_command(name: str, words: list[str]) -> int:
 
 
 def _answered(command: Callable[[], int]) -> int:
-    """A command's exit code; what it refuses is said in a sentence."""
+    """A command's exit code; an error that is meant for a person is printed as one sentence."""
     try:
         return command()
     except KeyboardInterrupt:
@@ -112,7 +112,7 @@ def _answered(command: Callable[[], int]) -> int:
 
 
 def entry() -> None:
-    """The console script: SIGTERM is Ctrl-C, and no reader of our lines can end a run."""
+    """The console script: SIGTERM acts as Ctrl-C, and a failed write to a stream ends no run."""
     streams.protect()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -128,7 +128,7 @@ def entry() -> None:
 
 
 def _leave(code: int) -> None:
-    """End the process without Python's last look for garbage, which takes a second with torch."""
+    """Ends the process without a final garbage collection, which takes a second with torch."""
     if any(t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon):
         sys.exit(code)
     atexit._run_exitfuncs()

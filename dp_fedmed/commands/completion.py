@@ -12,7 +12,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def complete(words: Sequence[str], commands: Sequence[str]) -> int:
-    """Have Hydra complete groups and keys; commands are completed here.
+    """Completes commands here, and groups and keys through Hydra.
 
     Args:
         words: `install=bash`, `uninstall=bash`, or `query=bash`, which the installed script asks.

@@ -38,7 +38,7 @@ dp-fedmed run, and gives the same noise multipliers as that run.
   --plot       a picture of epsilon by round and noise by client; plan.png unless a name follows
   --records    each client's number of training records, instead of those of the data
 
-How to read it: q is a record's chance to be in a step, T the noisy steps (so many a round), sigma
+How to read it: q is a record's chance to be in a step, T the noisy steps (so many per round), sigma
 the noise in units of the clipping norm. Sigma is calibrated for privacy.*.target_epsilon by
 privacy.accountant (tight, rdp or pld); RDP's epsilon is shown beside. The client that
 binds is the one that needs the most noise.
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """What make_plan would log stands among the plan's own warnings."""
+    """Silences the planner's log: its warnings are part of the printed plan."""
     logger = logging.getLogger("dp_fedmed.planning.plan")
     before = logger.level
     logger.setLevel(logging.ERROR)

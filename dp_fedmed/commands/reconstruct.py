@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _refuse_in_vain(overrides: Sequence[str], *, is_anomaly: bool) -> None:
-    """Refuse a setting that has an effect in none of the styles that are compared."""
+    """Refuses settings that have an effect in none of the styles that are compared."""
     from dp_fedmed.config import given_keys, refuse_in_vain
     from dp_fedmed.evidence import bank_reconstruction, reconstruction
 

@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _resume_sweep(path: Path, overrides: list[str]) -> int:
-    """The sweep's own command once more: it does what is left."""
+    """Runs the stored command of the sweep again, which does what is left."""
     from dp_fedmed.commands import run
     from dp_fedmed.config.resume import quoted
     from dp_fedmed.sweeps.directory import ELSEWHERE, read_sweep

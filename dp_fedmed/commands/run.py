@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _without_beside(arguments: list[str]) -> tuple[list[str], Path | None]:
-    """Our one flag taken out of Hydra's words: the run whose metrics are shown beside this one's.
+    """Takes `--beside` out of Hydra's words: the run whose metrics are shown beside this one's.
 
     >>> _without_beside(["seed=1", "--beside", "/runs/none"])
     (['seed=1'], PosixPath('/runs/none'))
@@ -98,7 +98,7 @@ def _without_beside(arguments: list[str]) -> tuple[list[str], Path | None]:
 
 
 def _command(arguments: list[str]) -> list[str]:
-    """The command that resumes a sweep from any folder: data.path does not depend on one."""
+    """The command as a sweep stores it: with absolute data paths, to resume it from any folder."""
     words = []
     for word in arguments:
         paths = word.removeprefix("data.path=").split(",")
@@ -125,7 +125,7 @@ def _checked_arguments(arguments: list[str]) -> list[str]:
             raise ConfigError(f"run has no flag {flag}{_flag_hint(word, words)}")
         flags.append(word)
         if flag in ("--info", "-i") and not equals and (not words or words[0] not in _INFO):
-            flags.append("all")  # else Hydra would take the next word for what to tell of
+            flags.append("all")  # else Hydra would read the next word as what to show
         elif flag in _VALUED_FLAGS and not equals and words:
             flags.append(words.pop(0))
     shows = [flag.split("=")[0] for flag in flags]
@@ -140,7 +140,7 @@ def _checked_arguments(arguments: list[str]) -> list[str]:
 
 
 def _flag_hint(word: str, after: Sequence[str]) -> str:
-    """What was probably meant: a setting, which takes no dashes, or another flag."""
+    """Suggests what was probably meant: a setting, which takes no dashes, or another flag."""
     from dp_fedmed.config import Config
     from dp_fedmed.config.overrides import GROUPS
     from dp_fedmed.config.tree import tree_keys
@@ -164,7 +164,7 @@ def _flag_hint(word: str, after: Sequence[str]) -> str:
 
 
 def _run_job(tree: Any, beside: Path | None = None) -> int:
-    """Hydra's one job, or one of a launcher that is not ours: a whole federation."""
+    """Runs one federation for Hydra: a single run, or a job of a launcher that is not ours."""
     from hydra.core.hydra_config import HydraConfig
 
     from dp_fedmed.config import given_by_user, refuse_in_vain
@@ -188,7 +188,7 @@ def _run_job(tree: Any, beside: Path | None = None) -> int:
 
 
 def _new_settings(tree: Any, overrides: Sequence[str], run_dir: str) -> Config:
-    """A new run's configuration, of what Hydra has composed of these overrides."""
+    """A new run's configuration, from the tree that Hydra composed of these overrides."""
     from dp_fedmed import config as configuration
 
     if tree.resume is not None:

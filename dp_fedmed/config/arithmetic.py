@@ -1,4 +1,4 @@
-"""Which settings a guarantee rests on, which only steer the computation, and what has changed."""
+"""Compares settings: what a guarantee rests on, what rounds compute with, and what has changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def computed_from(config: Config) -> dict[str, str]:
 
 
 def changed(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """Keys whose values differ, with both."""
+    """The keys whose values differ, each with its old and new value."""
     found = {}
     for key in leaf_keys():
         before, after = get(old, key), get(new, key)
@@ -33,7 +33,7 @@ def changed(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def rests_on(keys: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
-    """Those of the changed keys on which the guarantee rests: σ, q, T, C, δ, the data, the model.
+    """Selects the changed keys that the guarantee rests on: σ, q, T, C, δ, the data, the model.
 
     >>> list(rests_on({"privacy.user.max_grad_norm": (1.0, 2.0), "training.lr": (0.1, 0.2)}))
     ['privacy.user.max_grad_norm']
@@ -60,7 +60,7 @@ def refuse_other_run(differences: dict[str, tuple[Any, Any]]) -> None:
     if "data_ledger" in own:
         raise ConfigError(
             f"{describe_changes({'data_ledger': own['data_ledger']})}: a run that shares a ledger "
-            "goes on sharing it; leave the key as it was"
+            "keeps sharing it; leave the key as it was"
         )
     if "privacy.style" in own:
         before, now = own["privacy.style"]
@@ -76,7 +76,7 @@ def _is_fixed(key: str, before: Any) -> bool:
 
 
 def describe_changes(differences: dict[str, tuple[Any, Any]]) -> str:
-    """Changed keys with both values.
+    """Describes changed keys with their old and new values.
 
     >>> describe_changes({"training.lr": (0.1, 0.2)})
     'training.lr=0.1 (now 0.2)'
@@ -85,7 +85,7 @@ def describe_changes(differences: dict[str, tuple[Any, Any]]) -> str:
 
 
 def not_against_server(config: Config) -> list[str]:
-    """What the server sees in spite of a guarantee: what the observer table says, in sentences.
+    """Lists which guarantees do not hold against the server, as sentences for reports.
 
     >>> from dp_fedmed.config import compose
     >>> not_against_server(compose(["privacy=sample"]))

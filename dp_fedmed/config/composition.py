@@ -45,7 +45,7 @@ def default_runs_dir() -> str:
 
 @functools.cache
 def register() -> None:
-    """Make the typed tree and our resolvers known to Hydra (safe to call twice)."""
+    """Registers the typed tree and our resolvers with Hydra; safe to call twice."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
@@ -63,7 +63,7 @@ def register() -> None:
 
 
 def _default_target(epsilon: float, *, _parent_: DictConfig) -> float | None:
-    """A style's own target: in force until somebody gives the noise instead."""
+    """The default target ε of a style; none if a noise multiplier is given."""
     return None if _parent_.get("noise_multiplier") is not None else epsilon
 
 
@@ -71,7 +71,7 @@ def _default_target(epsilon: float, *, _parent_: DictConfig) -> float | None:
 def schema() -> DictConfig:
     """The typed tree as a writable node (OmegaConf makes frozen dataclasses read-only).
 
-    One for all: whoever merges into it merges into a copy.
+    It is shared: `OmegaConf.merge` copies it.
     """
     from omegaconf import DictConfig, OmegaConf
 
@@ -214,7 +214,7 @@ def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:
     further = resume_words(further)
     resumes = any(word.startswith("resume=") for word in further)
     own_data = any(word.startswith("data.name=") for word in further)
-    # A default of pyproject.toml is nobody's choice: a stored run's, or the data's own, wins.
+    # Defaults of pyproject.toml are not choices of the user: those of a stored run or the data win.
     unchosen = tuple(RUN_CONFIG_DEFAULTS) if resumes else ("task",) if own_data else ()
     chosen = [
         f"{group}={run_config[group]}"
@@ -233,7 +233,7 @@ def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:
 
 
 def explicit_groups_win(tree: DictConfig, overrides: Sequence[str]) -> None:
-    """Let a `training=` or `federation=` that the user names stand over the recipe, in place."""
+    """Lets a `training=` or `federation=` that the user names win over the recipe, in place."""
     from omegaconf import OmegaConf
 
     given = assigned(overrides)

@@ -1,4 +1,4 @@
-"""Which settings have an effect in which runs; what a user gave in vain is refused.
+"""Refuses settings that have no effect in a run.
 
 Whoever sets ``privacy.sample.target_epsilon`` expects a guarantee: a run that would ignore it must
 not begin. Only keys that the user gave are looked at, not those that groups and recipes bring.
@@ -20,7 +20,7 @@ from dp_fedmed.config.choices import (
     Topology,
 )
 from dp_fedmed.config.schema import Config
-from dp_fedmed.config.tree import get
+from dp_fedmed.config.tree import assignment, get
 from dp_fedmed.errors import ConfigError
 
 
@@ -40,7 +40,7 @@ class Effect(NamedTuple):
     needs: str
 
     def is_about(self, key: str) -> bool:
-        """Whether the condition is one of this key's."""
+        """Whether the condition applies to this key."""
         return key in self.keys or key.startswith(
             tuple(section for section in self.keys if section.endswith("."))
         )
@@ -225,17 +225,17 @@ def unmet(config: Config, key: str) -> Effect | None:
 
 
 def in_vain(config: Config, given: Iterable[str]) -> dict[str, Effect]:
-    """Those of the given keys that this run ignores; one that is set to null asks for nothing."""
+    """The given keys that this run ignores, except those that are set to null."""
     found = {}
     for key in given:
         missing = unmet(config, key)
-        if missing is not None and _value(config, key) is not None:
+        if missing is not None and get(config, key) is not None:
             found[key] = missing
     return found
 
 
 def refuse_in_vain(runs: Iterable[Config], given: Sequence[str]) -> None:
-    """Refuse a key that has an effect in none of the runs that it was given for.
+    """Refuses settings that have no effect in any of the runs that they were given for.
 
     Args:
         runs: one, or the jobs of a sweep; no more of them are made than it takes.
@@ -250,18 +250,8 @@ def refuse_in_vain(runs: Iterable[Config], given: Sequence[str]) -> None:
         if not idle:
             return
     for key, missing in idle.items():
-        standing = " ".join(f"{by}={_shown(get(config, by))}" for by in missing.by)
+        standing = " ".join(assignment(config, by) for by in missing.by)
         raise ConfigError(
-            f"{key}={_shown(_value(config, key))} has no effect with {standing}: it needs "
-            f"{missing.needs}; add that, or leave {key} out"
+            f"{assignment(config, key)} has no effect with {standing}: it needs {missing.needs}; "
+            f"add that, or leave {key} out"
         )
-
-
-def _value(config: Config, key: str) -> Any:
-    if key.startswith("model.args."):
-        return config.model.args.get(key.split(".")[2], "")
-    return get(config, key)
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

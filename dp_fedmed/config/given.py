@@ -29,7 +29,7 @@ def keys_in_own_files(runtime: Any, ours: Path) -> list[str]:
 
     Args:
         runtime: Hydra's `hydra.runtime`, which knows the folders and the choices.
-        ours: the folder whose files bring defaults, not wishes.
+        ours: the folder of our own files, whose keys the user did not give.
     """
     found: list[str] = []
     folders = [Path(source.path) for source in runtime.config_sources if source.schema == "file"]

@@ -1,4 +1,4 @@
-"""What users write: overrides, checked before Hydra sees them, and Hydra's answers in our words."""
+"""Checks overrides before Hydra sees them, and words the errors of Hydra and OmegaConf."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def conf_dir() -> Path:
 
 
 def check_overrides(overrides: Sequence[str], *, own: Sequence[Path] | None = ()) -> list[str]:
-    """Refuse an unknown key or group choice with the nearest right one, before Hydra sees it.
+    """Refuses unknown keys and group choices, naming the nearest one that exists.
 
     Args:
         overrides: Hydra's words, `key=value` or `group=choice`.
@@ -125,7 +125,7 @@ def _check_choice(group: str, value: Any, folders: Sequence[Path]) -> None:
 
 
 def _refuse_scalar(key: str, override: Any) -> None:
-    """A section of the tree is no group: `model=resnet18` means a network by its import path."""
+    """Refuses a value for a section, such as `model=resnet18`, and names the key that was meant."""
     inner = [name for name in tree_keys(Config) if name.startswith(f"{key}.")]
     value = override.value()
     if not inner or isinstance(value, dict) or override.is_delete():
@@ -148,7 +148,7 @@ def _networks() -> dict[str, str]:
 
 
 def hint(word: str, words: Sequence[str] = ()) -> str:
-    """The key that was probably meant: one that has an effect with these words, if there is one."""
+    """Suggests the key that was probably meant, preferably one that has an effect in this run."""
     from dp_fedmed.config.effects import unmet
 
     known = [*tree_keys(Config), *GROUPS]
@@ -170,7 +170,7 @@ def hint(word: str, words: Sequence[str] = ()) -> str:
 
 
 def _without_unknown(words: Sequence[str], known: Sequence[str]) -> Config | None:
-    """What the other words describe; None if they describe nothing that can be."""
+    """The configuration of the words with known keys; None if they are not valid."""
     from dp_fedmed.config import compose
 
     sound = []
@@ -191,7 +191,7 @@ _TYPES = {"Integer": "a whole number", "Float": "a number", "bool": "true or fal
 
 
 def _wrong_value(key: str, value: str, reason: str) -> str:
-    """A value of the wrong type or choice, with what the key takes."""
+    """Explains a value of the wrong type or choice."""
     if (choices := re.search(r"expected one of \[(.*)\]", reason)) is not None:
         gone = ""
         if (key, value) == ("privacy.sample.grad_mode", "ghost"):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def resume_words(words: Sequence[str]) -> list[str]:
-    """`resume=RUN_DIR` as what it means: that run directory, from its last checkpoint.
+    """Translates `resume=RUN_DIR` into that run directory and its last checkpoint.
 
     >>> resume_words(["resume=last", "run_dir=/runs/a"])
     ['resume=last', 'run_dir=/runs/a']
@@ -70,7 +70,7 @@ def resumed(tree: DictConfig, overrides: Sequence[str]) -> Config:
 
 
 def stored_settings(run_dir: Path) -> Config:
-    """The settings that the run at a directory has.
+    """Reads the settings of the run in a directory.
 
     Raises:
         ConfigError: if there is no run, or its settings cannot be read.
@@ -89,7 +89,7 @@ def stored_settings(run_dir: Path) -> Config:
 
 
 def another_version(key: str, run_dir: Path | None) -> str:
-    """What to do with a run whose settings have a key that this version does not know."""
+    """Explains what to do with stored settings that have a key unknown to this version."""
     from dp_fedmed import __version__
 
     writer = _writer(run_dir)
@@ -121,7 +121,7 @@ def _writer(run_dir: Path | None) -> str | None:
 
 
 def stored_groups(overrides: Sequence[str]) -> list[str]:
-    """The task and the style of the run that is resumed, for groups to be composed with."""
+    """The group choices (task and style) of the run that is resumed."""
     given = assigned(overrides)
     if "resume" not in given or "run_dir" not in given:
         return []
@@ -135,7 +135,7 @@ def stored_groups(overrides: Sequence[str]) -> list[str]:
         task = task_group(content["task"]["name"], content["data"]["name"])
         stored = {"task": task, "privacy": content["privacy"]["style"]}
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
-        return []  # what is wrong is said when the run is opened
+        return []  # opening the run reports what is wrong
     return [
         f"{group}={name}"
         for group, name in stored.items()
@@ -197,5 +197,5 @@ def _touched(tree: DictConfig, overrides: Sequence[str], stored: Config) -> list
 
 
 def quoted(value: str) -> str:
-    """A word that Hydra reads as this text, whatever is in it."""
+    """Quotes a text for Hydra, whatever characters are in it."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -34,11 +34,24 @@ def leaf_keys() -> tuple[str, ...]:
 
 def get(config: Config, key: str) -> Any:
     """The value at a dotted key, for example ``training.lr``."""
+    section, _, name = key.partition("model.args.")
+    if name and not section:
+        return config.model.args.get(name.split(".")[0], "")
     return functools.reduce(getattr, key.split("."), config)
 
 
+def assignment(config: Config, key: str) -> str:
+    """A setting as it would be given on the command line.
+
+    >>> assignment(Config(), "training.lr"), assignment(Config(), "data.path")
+    ('training.lr=0.1', 'data.path=null')
+    """
+    value = get(config, key)
+    return f"{key}={'null' if value is None else f'{value:g}' if type(value) is float else value}"
+
+
 def settings_help() -> str:
-    """Every setting with its meaning and range, a line each, as help shows them."""
+    """One line per setting with its meaning and range, for `dp-fedmed run --help`."""
     lines = []
     for key, known in settings().items():
         span = "" if known.within is None else f" [{known.within[0]:g} to {known.within[1]:g}]"

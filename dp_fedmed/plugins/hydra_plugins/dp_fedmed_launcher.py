@@ -1,8 +1,7 @@
-"""Our launcher for Hydra: a sweep's jobs side by side, on processes that stay warm.
+"""Hydra launcher that runs the jobs of a sweep side by side, on processes that are reused.
 
-The sweeper is Hydra's own, but for what it does while jobs are checked. Hydra makes launchers and
-sweepers only of classes in a package of this name. `dp_fedmed.sweeps.launcher` puts it where Python
-finds it.
+The sweeper is Hydra's own, except that it loads PyTorch while jobs are checked. Hydra accepts only
+classes in a package of this name, which `dp_fedmed.sweeps.launcher` puts on Python's path.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class PoolSweeper(BasicSweeper):
     """
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Raise what makes a job impossible to compose."""
+        """Raises the error of a job that cannot be composed."""
         assert self.config is not None
         begun = (Path(str(self.config.hydra.sweep.dir)) / "sweep.yaml").exists()
         if begun or not hasattr(os, "fork") or len(batch) < 2:
@@ -93,7 +92,7 @@ class PoolLauncher(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """What Hydra tells before the first batch."""
+        """Keeps what Hydra passes before the first batch."""
         self.hydra_context, self.config = hydra_context, config
 
     def launch(
@@ -126,7 +125,7 @@ class PoolLauncher(Launcher):
         return returned
 
     def _refuse_in_vain(self, jobs: Sequence[SweepJob], path: Path) -> None:
-        """Refuse what the user gave if it has an effect in no job."""
+        """Refuses settings that have no effect in any job."""
 
         def settings() -> Iterator[Config]:
             for job in jobs:
