@@ -29,7 +29,6 @@ _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 def main(arguments: list[str]) -> int:
     """Train what the overrides describe."""
-    import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -43,7 +42,6 @@ def main(arguments: list[str]) -> int:
         from dp_fedmed.cli import main as dp_fedmed
 
         return dp_fedmed(["--shell-completion", *(w for w in arguments if not w.startswith("-"))])
-    config.register()
     arguments = with_config_dir(arguments)
     invocation = launcher.Invocation(_command(arguments), _new_settings)
     launcher.register(invocation)
@@ -61,13 +59,9 @@ def main(arguments: list[str]) -> int:
         if codes[-1] == EXIT_INTERRUPTED:
             raise KeyboardInterrupt  # a sweep of another launcher ends too
 
-    sys.argv = ["dp-fedmed run", *checked]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # have its errors raised, so that we can word them
-    decorate = hydra.main(
-        version_base="1.3", config_path=str(config.conf_dir()), config_name="config"
-    )
     try:
-        decorate(job)()
+        config.call_hydra(["dp-fedmed run", *checked], job)
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(config.root_message(error)) from error
     except OSError as error:

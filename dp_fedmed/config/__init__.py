@@ -25,6 +25,7 @@ from dp_fedmed.config.choices import (
 )
 from dp_fedmed.config.composition import (
     RUN_CONFIG_DEFAULTS,
+    call_hydra,
     compose,
     explicit_groups_win,
     from_dictconfig,
@@ -85,6 +86,7 @@ __all__ = [
     "UserPrivacyConfig",
     "Weighting",
     "better",
+    "call_hydra",
     "check_overrides",
     "cohort_size",
     "compose",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,6 +134,16 @@ def given_by_user(overrides: Sequence[str]) -> list[str]:
     from hydra.core.hydra_config import HydraConfig
 
     return given_keys(overrides) + keys_in_own_files(HydraConfig.get().runtime, conf_dir())
+
+
+def call_hydra(words: Sequence[str], job: Callable[[DictConfig], None]) -> None:
+    """Runs a job as Hydra's main function, with the words of a command line."""
+    import hydra
+
+    register()
+    sys.argv = list(words)
+    main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
+    main(job)()
 
 
 def _without_hydra(tree: DictConfig) -> DictConfig:
