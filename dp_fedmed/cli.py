@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from dp_fedmed.commands import terminal as streams
+from dp_fedmed.commands import safe_streams as streams
 from dp_fedmed.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_USAGE, sentence_of
 
 HELP = """\

@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
         refuse_private_data(config, show_records=given.show_records)
         quiet_console()
     is_anomaly = config.task.kind is TaskKind.anomaly
-    _refuse_in_vain(overrides, is_anomaly=is_anomaly)
+    _refuse_without_effect(overrides, is_anomaly=is_anomaly)
     draw = _from_answers if is_anomaly else _from_gradients
     rows, report = draw(overrides, config, console)
     report = {"schema": SCHEMA, "task": config.task.name, **report}
@@ -70,14 +70,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _refuse_in_vain(overrides: Sequence[str], *, is_anomaly: bool) -> None:
+def _refuse_without_effect(overrides: Sequence[str], *, is_anomaly: bool) -> None:
     """Refuses settings that have an effect in none of the styles that are compared."""
-    from dp_fedmed.config import given_keys, refuse_in_vain
+    from dp_fedmed.config import given_keys, refuse_without_effect
     from dp_fedmed.evidence import bank_reconstruction, reconstruction
 
     styles = bank_reconstruction.STYLES if is_anomaly else reconstruction.STYLES
     rows = (reconstruction.compose_for(overrides, words) for words in styles.values())
-    refuse_in_vain(rows, given_keys(overrides))
+    refuse_without_effect(rows, given_keys(overrides))
 
 
 def _progress(console: Console) -> Any:

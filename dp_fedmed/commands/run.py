@@ -161,7 +161,7 @@ def _run_job(tree: Any, beside: Path | None = None) -> int:
     """Runs one federation for Hydra: a single run, or a job of a launcher that is not ours."""
     from hydra.core.hydra_config import HydraConfig
 
-    from dp_fedmed.config import given_by_user, refuse_in_vain
+    from dp_fedmed.config import given_by_user, refuse_without_effect
     from dp_fedmed.config.resume import resumed
 
     output = Path(HydraConfig.get().runtime.output_dir).absolute()
@@ -172,7 +172,7 @@ def _run_job(tree: Any, beside: Path | None = None) -> int:
             config = with_absolute_data_path(resumed(tree, overrides))
         else:
             config = _new_settings(tree, overrides, str(output))
-        refuse_in_vain([config], given_by_user(overrides))
+        refuse_without_effect([config], given_by_user(overrides))
         return federate(config, beside)
     except ConfigError as error:
         print(f"dp-fedmed: {error.sentence()}", file=sys.stderr)

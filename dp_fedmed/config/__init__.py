@@ -34,7 +34,7 @@ from dp_fedmed.config.composition import (
     given_by_user,
     register,
 )
-from dp_fedmed.config.effects import refuse_in_vain
+from dp_fedmed.config.effects import refuse_without_effect
 from dp_fedmed.config.given import given_keys
 from dp_fedmed.config.overrides import check_overrides, conf_dir, own_folders, root_message
 from dp_fedmed.config.schema import (
@@ -100,7 +100,7 @@ __all__ = [
     "given_keys",
     "leaf_keys",
     "own_folders",
-    "refuse_in_vain",
+    "refuse_without_effect",
     "register",
     "root_message",
     "settings",

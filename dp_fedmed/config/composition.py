@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dp_fedmed.config.checks import num_releases, validate
-from dp_fedmed.config.effects import refuse_in_vain
+from dp_fedmed.config.effects import refuse_without_effect
 from dp_fedmed.config.given import given_keys, keys_in_own_files, keys_of_tree
 from dp_fedmed.config.overrides import (
     DEFAULT_TASK,
@@ -125,7 +125,7 @@ def compose(overrides: Sequence[str] = (), *, given: Sequence[str] | None = None
         config = resumed(tree, overrides)
     else:
         config = from_dictconfig(tree)
-    refuse_in_vain([config], given)
+    refuse_without_effect([config], given)
     return config
 
 

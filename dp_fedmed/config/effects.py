@@ -224,7 +224,7 @@ def unmet(config: Config, key: str) -> Effect | None:
     return next((e for e in EFFECTS if e.is_about(key) and not e.holds(config)), None)
 
 
-def in_vain(config: Config, given: Iterable[str]) -> dict[str, Effect]:
+def without_effect(config: Config, given: Iterable[str]) -> dict[str, Effect]:
     """The given keys that this run ignores, except those that are set to null."""
     found = {}
     for key in given:
@@ -234,7 +234,7 @@ def in_vain(config: Config, given: Iterable[str]) -> dict[str, Effect]:
     return found
 
 
-def refuse_in_vain(runs: Iterable[Config], given: Sequence[str]) -> None:
+def refuse_without_effect(runs: Iterable[Config], given: Sequence[str]) -> None:
     """Refuses settings that have no effect in any of the runs that they were given for.
 
     Args:
@@ -246,7 +246,7 @@ def refuse_in_vain(runs: Iterable[Config], given: Sequence[str]) -> None:
     """
     idle: dict[str, Effect] = {}
     for config in runs:
-        idle = in_vain(config, idle or given)
+        idle = without_effect(config, idle or given)
         if not idle:
             return
     for key, missing in idle.items():

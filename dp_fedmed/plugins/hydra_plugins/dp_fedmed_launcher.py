@@ -19,7 +19,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from rich.console import Console
 
-from dp_fedmed.config import Config, EngineName, given_by_user, refuse_in_vain
+from dp_fedmed.config import Config, EngineName, given_by_user, refuse_without_effect
 from dp_fedmed.config.hydra_compat import BasicSweeper, BasicSweeperConf
 from dp_fedmed.errors import EXIT_STOPPED, ConfigError
 from dp_fedmed.sweeps.launcher import current
@@ -109,7 +109,7 @@ class PoolLauncher(Launcher):
         if self._directory is None:
             path = Path(str(hydra.sweep.dir)).absolute()
             if not is_sweep(path):
-                self._refuse_in_vain(jobs, path)
+                self._refuse_without_effect(jobs, path)
             self._directory = SweepDirectory(path, current().command, jobs)
             current().end = self._directory.lock.release
         else:
@@ -124,7 +124,7 @@ class PoolLauncher(Launcher):
             result.return_value = values.get(job.number)
         return returned
 
-    def _refuse_in_vain(self, jobs: Sequence[SweepJob], path: Path) -> None:
+    def _refuse_without_effect(self, jobs: Sequence[SweepJob], path: Path) -> None:
         """Refuses settings that have no effect in any job."""
 
         def settings() -> Iterator[Config]:
@@ -134,7 +134,7 @@ class PoolLauncher(Launcher):
 
         runs = settings()
         for first in runs:
-            refuse_in_vain(chain([first], runs), given_by_user(jobs[0].words))
+            refuse_without_effect(chain([first], runs), given_by_user(jobs[0].words))
 
     def _settings_of(self, job: SweepJob, run_dir: str) -> Config:
         """A job's configuration, as Hydra's own launcher would compose it."""
