@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from dp_fedmed.errors import EXIT_USAGE
+from dp_fedmed.commands.arguments import Arguments
 
 HELP = """\
 dp-fedmed report RUN_OR_SWEEP [-o FILE] [--open] [--no-pictures] [--no-runs]
@@ -30,34 +29,18 @@ A run that has not ended is reported as far as it got.
 
 def main(arguments: list[str]) -> int:
     """Write the page of the directory that is named."""
-    if {"-h", "--help"} & set(arguments):
-        print(HELP, end="")
-        return 0
-    import argparse
-
-    parser = argparse.ArgumentParser(prog="dp-fedmed report", add_help=False)
-    parser.add_argument("directory")
-    parser.add_argument("-o", "--output")
-    parser.add_argument("--open", action="store_true")
-    parser.add_argument("--no-pictures", dest="pictures", action="store_false")
-    parser.add_argument("--no-runs", dest="runs", action="store_false")
-    if not arguments:
-        print(HELP, end="", file=sys.stderr)
-        return EXIT_USAGE
-    try:
-        given = parser.parse_args(arguments)
-    except SystemExit:
-        return EXIT_USAGE
+    parser = Arguments(HELP, directory="RUN_OR_SWEEP", overrides=False)
+    parser.flag("-o", "--output", type=Path).flag("--open").flag("--no-pictures").flag("--no-runs")
+    given = parser.read(arguments)
     from rich.console import Console
 
     from dp_fedmed.reporting.report import write_report
 
-    output = None if given.output is None else Path(given.output)
     page = write_report(
         Path(given.directory),
-        output=output,
-        pictures=given.pictures,
-        runs=given.runs,
+        output=given.output,
+        pictures=not given.no_pictures,
+        runs=not given.no_runs,
         console=Console(stderr=True),
     )
     print(page)

@@ -1,7 +1,7 @@
-"""What follows from data that are not the task's own: its name, and a network that fits them.
+"""Names the task and chooses the network for data that are not the task's own.
 
-The two are resolvers of the configuration tree, so that a run's folder, its tables, its page and
-its card, plans, sweeps and deployed clients all say the same, whatever task was built on.
+Both are resolvers of the configuration tree, so that run folders, reports, plans, sweeps and
+deployed clients agree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WITHOUT_PATH = {
     "cells": "generated",
     "textures": "generated",
 }
-#: Names of functions that say nothing of the data; their module does.
+#: Function names that do not describe the data; the name of their module is used instead.
 _VERBS = (
     "load",
     "load_data",
@@ -74,7 +74,9 @@ def network(task: str, target: str, *, _root_: DictConfig) -> str:
 
 
 def refuse_unread_path(data: DataConfig) -> None:
-    """Nobody is shown somebody else's records in place of their own.
+    """Refuses a data.path that the chosen data set does not read.
+
+    Otherwise users would be shown other records in place of their own.
 
     Raises:
         ConfigError: if there is a path that the data set would not read.

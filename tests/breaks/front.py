@@ -17,7 +17,7 @@ BREAKS: list[Break] = [
     Break(
         "settings without effect are not looked for",
         "config/composition.py",
-        "    refuse_in_vain([config], given)\n",
+        "    refuse_without_effect([config], given)\n",
         "",
         f"{EFFECTS}::test_a_setting_counts_where_it_is_declared_to_and_is_refused_elsewhere",
     ),

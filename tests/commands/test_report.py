@@ -16,7 +16,7 @@ from dp_fedmed.cli import main
         (["nowhere"], "nowhere is not a run or sweep directory"),
         (["empty"], "empty holds neither a run (config.yaml) nor a sweep (sweep.yaml)"),
         (["empty", "-o", "page.txt"], "-o page.txt is not an HTML file"),
-        (["empty", "--colour"], "unrecognized arguments: --colour"),
+        (["empty", "--colour"], "report has no flag --colour"),
     ],
 )
 def test_what_cannot_be_reported_is_one_sentence(
