@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dp_fedmed.reporting.plots import BLUE, GREY, ORANGE
+from dp_fedmed.reporting.drawing import (
+    BLUE,
+    GREY,
+    ORANGE,
+    new_figure,
+    save_png,
+    small_legend,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from dp_fedmed.evidence.membership import Attack
@@ -21,11 +29,7 @@ def plot_attack(attack: Attack, title: str, path: Path) -> None:
         title: a line above the picture.
         path: where the PNG goes.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.6, 5.0), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(5.6, 5.0)
     axes = figure.subplots()
     roc = attack.per_class.roc
     lowest = min(1e-3, 0.5 / len(roc.others))
@@ -50,11 +54,10 @@ def plot_attack(attack: Attack, title: str, path: Path) -> None:
     axes.set(xscale="log", yscale="log", xlim=(lowest, 1.0), ylim=(lowest, 1.05))
     axes.set_xlabel("false positive rate: others taken for members")
     axes.set_ylabel("true positive rate: members found")
-    axes.grid(alpha=0.3, which="major")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    tidy(axes, alpha=0.3, which="major")
+    small_legend(axes, loc="lower right")
     axes.set_title(title, fontsize=10)
-    figure.savefig(path, dpi=140)
+    save_png(figure, path)
 
 
 def _draw_curve(axes: Any, attack: Attack) -> None:

@@ -18,7 +18,16 @@ from rich.progress import (
 from rich.table import Table
 
 from dp_fedmed.evidence.audit import Watcher
-from dp_fedmed.reporting.plots import BLUE, GREEN, GREY, ORANGE
+from dp_fedmed.reporting.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    new_figure,
+    save_png,
+    small_legend,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from dp_fedmed.evidence.audit import Audit, Finding
@@ -85,23 +94,16 @@ def audit_table(audit: Audit) -> Table:
 
 def plot_audit(audit: Audit, path: Path) -> None:
     """For each attack, the scores of canaries that were in and out, and ε claimed and shown."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rows = len(audit.findings)
-    figure = Figure(figsize=(9.5, 3.4 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
+    named = f"{audit.config.task.name}, privacy {audit.config.privacy.style}"
+    figure = new_figure(9.5, 3.4 * rows, f"{named}: {audit.decisive.verdict}")
     panels = figure.subplots(rows, 2, squeeze=False, width_ratios=(2, 1.4))
     for (scores, bounds), found in zip(panels, audit.findings, strict=True):
         _scores(scores, found)
         _bounds(bounds, found, audit.options.confidence)
-        for axes in (scores, bounds):
-            axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(
-        f"{audit.config.task.name}, privacy {audit.config.privacy.style}: {audit.decisive.verdict}",
-        fontsize=11,
-    )
-    figure.savefig(path, dpi=140)
+        tidy(scores)
+        tidy(bounds)
+    save_png(figure, path)
 
 
 def _scores(axes: Any, found: Finding) -> None:
@@ -121,7 +123,7 @@ def _scores(axes: Any, found: Finding) -> None:
     axes.set_ylabel("canaries")
     axes.set_ylim(top=1.4 * axes.get_ylim()[1])  # room for the legend
     axes.locator_params(axis="x", nbins=5)
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    small_legend(axes, loc="upper left")
 
 
 def _bounds(axes: Any, unit: Finding, confidence: float) -> None:

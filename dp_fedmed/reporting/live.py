@@ -17,13 +17,13 @@ from rich.text import Text
 
 from dp_fedmed.config import Config, better
 from dp_fedmed.reporting.sites import describe_sites
+from dp_fedmed.reporting.words import ONE_UNIT
 
 if TYPE_CHECKING:
     from dp_fedmed.federation.strategy import RoundRecord
 
 #: (share of the target from which on, colour of the gauge).
 COLOURS = ((0.9, "red"), (0.6, "yellow"), (0.0, "green"))
-UNITS = {"sample": "one record", "user": "one client"}
 BAR_WIDTH = 28
 RECENT = 10
 MOST_METRICS = 8
@@ -105,7 +105,7 @@ class LivePanel:
         if self.cohort:
             rows.add_row("cohort", self.cohort)
         for level, spent in self.epsilons.items():
-            rows.add_row(UNITS[level], self._gauge(level, spent))
+            rows.add_row(ONE_UNIT[level], self._gauge(level, spent))
         if self.metrics:
             rows.add_row("validation", self._metrics())
         rows.add_row("", self._status())

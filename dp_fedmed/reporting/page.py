@@ -8,10 +8,9 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from dp_fedmed.reporting.figures import Drawn
+from dp_fedmed.reporting.drawing import Drawn
 from dp_fedmed.reporting.privacy_card import TEMPLATES
 
 
@@ -69,10 +68,3 @@ def tile(value: str, label: str, share: float | None = None) -> dict[str, Any]:
 def banner(tone: str, text: str, points: Iterable[str] = ()) -> dict[str, Any]:
     """A line that must not be missed."""
     return {"tone": tone, "text": text, "points": list(points)}
-
-
-def save_figures(figures: Iterable[Drawn], folder: Path) -> None:
-    """PNG and SVG files of figures."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for drawn in figures:
-        drawn.save(folder)

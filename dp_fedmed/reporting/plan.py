@@ -25,6 +25,7 @@ from dp_fedmed.planning.outlook import (
 )
 from dp_fedmed.planning.suggestions import Suggestion
 from dp_fedmed.reporting.sites import describe_sites
+from dp_fedmed.reporting.words import ONE_UNIT
 
 SCHEMA = 1
 BARS = "▁▂▃▄▅▆▇█"
@@ -35,7 +36,6 @@ TABLE: dict[str, Any] = {
     "pad_edge": False,
     "padding": (0, 1, 0, 0),
 }
-UNITS = {"sample": "one record", "user": "one client"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,8 @@ def print_plan(made: Plan, console: Console) -> None:
     by = "" if said.method == "rdp" else " (compared by RDP)"
     several = len(said.levels) > 1
     lines = [
-        (f"for {UNITS[each.level]}, " if several else "") + each.text for each in made.suggestions
+        (f"for {ONE_UNIT[each.level]}, " if several else "") + each.text
+        for each in made.suggestions
     ]
     _print_list(console, f"What would lower the noise, at the same ε{by}", lines, "green")
 
@@ -263,7 +264,7 @@ def _federation_table(made: Forecast, spent: Spending) -> Table:
 
 def _print_level(console: Console, made: Plan, level: str, spent: Spending) -> None:
     said = made.forecast
-    console.print(f"\n[bold]{UNITS[level]}[/bold]", highlight=False)
+    console.print(f"\n[bold]{ONE_UNIT[level]}[/bold]", highlight=False)
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim")
     rows.add_column()
@@ -285,7 +286,7 @@ def _print_level(console: Console, made: Plan, level: str, spent: Spending) -> N
     epsilon = spent.epsilon.get(said.method, max(spent.epsilon.values()))
     rows.add_row(
         "in words",
-        f"an even guess about {UNITS[level]} can become {odds(epsilon, spent.delta)} sure",
+        f"an even guess about {ONE_UNIT[level]} can become {odds(epsilon, spent.delta)} sure",
     )
     console.print(Padding(rows, (0, 0, 0, 2)), highlight=False)
 

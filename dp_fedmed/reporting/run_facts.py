@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,11 +121,6 @@ class RunFacts:
             found if found is not None else self.setting(f"privacy.{level}.target_epsilon")
         )
 
-    def epsilons(self, level: str) -> list[tuple[int, float]]:
-        """(round, ε) of a level, as published."""
-        pairs = ((r["round"], numbers(r.get("epsilon")).get(level)) for r in self.rounds)
-        return [(at, spent) for at, spent in pairs if spent is not None]
-
 
 def is_run(path: Path) -> bool:
     """Whether a folder looks like a run directory."""
@@ -185,6 +180,22 @@ def numbers(values: Any) -> dict[str, float]:
         return {}
     found = {str(key): number(value) for key, value in values.items()}
     return {key: value for key, value in found.items() if value is not None}
+
+
+def by_round(rounds: Iterable[Mapping[str, Any]], *keys: str) -> list[tuple[int, float]]:
+    """(round, value) of the rounds that have a finite number at these nested keys.
+
+    >>> by_round([{"round": 1, "val": {"loss": 0.5}}, {"round": 2}], "val", "loss")
+    [(1, 0.5)]
+    """
+    found = []
+    for row in rounds:
+        value: Any = row
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if (known := number(value)) is not None:
+            found.append((row["round"], known))
+    return found
 
 
 def read_json_lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dp_fedmed.reporting import promises
-from dp_fedmed.reporting.figures import Drawn
+from dp_fedmed.reporting.drawing import Drawn
 from dp_fedmed.reporting.page import banner, data_address, inlined, render_page, tile
 from dp_fedmed.reporting.privacy_card import markdown_template
 from dp_fedmed.reporting.run_facts import RunFacts, number, numbers

@@ -12,6 +12,7 @@ from dp_fedmed.privacy import guess_probability
 from dp_fedmed.privacy.accounting.odds import percent_up
 
 LEVELS = {"sample": "record", "user": "client"}
+ONE_UNIT = {level: f"one {unit}" for level, unit in LEVELS.items()}
 OBSERVERS = {"server": "The server", "model recipients": "Whoever receives the model"}
 _URL_OR_PATH = re.compile(
     r"(?P<url>\b[A-Za-z][\w+.-]*://\S+)|(?<![\w.…~/\\])(?:~|[A-Za-z]:)?(?:[/\\][^\s/\\'\",;]+){2,}"
@@ -79,7 +80,16 @@ def epsilon_of(bound: Mapping[str, Any]) -> str:
 
 def odds_of(bound: Mapping[str, Any]) -> str:
     """How often an attacker can be right."""
-    return percent_up(guess_probability(epsilon=bound["epsilon"], delta=bound["delta"]))
+    return odds(bound["epsilon"], bound["delta"])
+
+
+def odds(epsilon: float, delta: float) -> str:
+    """How sure an attacker with even odds can become.
+
+    >>> odds(1.0, 1e-5)
+    '73.2 %'
+    """
+    return percent_up(guess_probability(epsilon=epsilon, delta=delta))
 
 
 def direction(metric: str) -> str:

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from dp_fedmed.config import (Config)
-from dp_fedmed.errors import ConfigError
-from dp_fedmed.errors import SiteRefused
+from dp_fedmed.config import Config
 from dp_fedmed.config.arithmetic import computed_from
+from dp_fedmed.errors import ConfigError, SiteRefused
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream, Purpose, StreamId, public_digest
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dp_fedmed.errors import ServerRefused
-
-from dp_fedmed.errors import BudgetRefused
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from dp_fedmed.errors import BudgetRefused, ServerRefused
 from dp_fedmed.planning.plan import record_event
 from dp_fedmed.privacy import History, PrivacyEvent, mixed_epsilon
-from dp_fedmed.privacy.accounting.history import Method
 from dp_fedmed.privacy.accounting.events import Adjacency
-from dp_fedmed.privacy.streams.keys import MacKey
+from dp_fedmed.privacy.accounting.history import Method
 from dp_fedmed.privacy.ledger import Ledger
+from dp_fedmed.privacy.streams.keys import MacKey
 
 CHARGE, ANSWER = "CHARGE", "ANSWER"
 

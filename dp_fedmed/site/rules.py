@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dp_fedmed.config import (Config)
-from dp_fedmed.errors import ConfigError
-from dp_fedmed.errors import SiteRefused
+from dp_fedmed.config import Config
 from dp_fedmed.config.named_code import refuse_code
+from dp_fedmed.errors import ConfigError, SiteRefused
 
 MAX_EPSILON, DELTA, METRICS, ALLOW = "max-epsilon", "delta", "publish-metrics", "allow-code"
 SIMULATED = ("partition-id", "num-partitions")

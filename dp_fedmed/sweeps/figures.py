@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from dp_fedmed.reporting.figures import MUTED, SERIES, STYLE, Drawn, blank, legend_below
+from dp_fedmed.reporting.drawing import (
+    MUTED,
+    PAGE_STYLE,
+    SERIES,
+    Drawn,
+    legend_below,
+    page_figure,
+)
 from dp_fedmed.reporting.words import direction, metric_name
 from dp_fedmed.sweeps.facts import Setting, Spread, SweepFacts
 from dp_fedmed.sweeps.words import UNIT_OF
@@ -19,7 +26,7 @@ def sweep_figures(facts: SweepFacts) -> list[Drawn]:
     from matplotlib import rc_context
 
     found = []
-    with rc_context(STYLE):
+    with rc_context(PAGE_STYLE):
         for task in facts.tasks:
             settings = facts.settings(task)
             title = f" ({task})" if len(facts.tasks) > 1 else ""
@@ -38,7 +45,7 @@ def _colours(settings: list[Setting]) -> dict[tuple[str, ...], str]:
 
 
 def _curve(settings: list[Setting], level: str, task: str, title: str) -> Drawn:
-    figure, (axes,) = blank(3.2)
+    figure, (axes,) = page_figure(3.2)
     lines: dict[tuple[str, ...], list[tuple[float, Spread]]] = {}
     labels: dict[tuple[str, ...], str] = {}
     for setting in settings:
@@ -103,7 +110,7 @@ def _epsilon_axis(axes: Any, spent: list[float]) -> None:
 
 
 def _side_by_side(settings: list[Setting], task: str, title: str) -> Drawn:
-    figure, (axes,) = blank(1.0 + 0.27 * len(settings))
+    figure, (axes,) = page_figure(1.0 + 0.27 * len(settings))
     metric = metric_name(settings[0].first.metric)
     colours = _colours(settings)
     for place, setting in enumerate(settings):

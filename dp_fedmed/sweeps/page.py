@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dp_fedmed.config import better
-from dp_fedmed.reporting.figures import Drawn
+from dp_fedmed.reporting.drawing import Drawn
 from dp_fedmed.reporting.page import banner, inlined, render_page, tile
 from dp_fedmed.reporting.privacy_card import markdown_template
 from dp_fedmed.reporting.words import LEVELS, figure, metric_name, plain, rounded_up
