@@ -157,9 +157,9 @@ def _make(asked: _Asked) -> Plan:
     from dp_fedmed.config import TaskKind, compose
     from dp_fedmed.errors import ConfigError
     from dp_fedmed.planning.forecast import count_weights, forecast, simulated_records
-    from dp_fedmed.planning.outlook import shared_spending
     from dp_fedmed.planning.suggestions import suggestions
     from dp_fedmed.reporting.plan import Plan
+    from dp_fedmed.reporting.shared_data import shared_spending
 
     for word in asked.overrides:
         if word.lstrip("+~").split("=")[0] in ("resume", "new_phase"):

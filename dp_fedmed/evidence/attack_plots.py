@@ -54,7 +54,7 @@ def plot_attack(attack: Attack, title: str, path: Path) -> None:
     axes.set(xscale="log", yscale="log", xlim=(lowest, 1.0), ylim=(lowest, 1.05))
     axes.set_xlabel("false positive rate: others taken for members")
     axes.set_ylabel("true positive rate: members found")
-    tidy(axes, alpha=0.3, which="major")
+    tidy(axes, "both")
     small_legend(axes, loc="lower right")
     axes.set_title(title, fontsize=10)
     save_png(figure, path)

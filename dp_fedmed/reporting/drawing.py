@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -119,15 +119,15 @@ def page_figure(height: float = 2.8, rows: int = 1, **settings: Any) -> tuple[Fi
     figure = new_figure(4.2, height)
     axes = list(figure.subplots(rows, 1, squeeze=False, **settings)[:, 0])
     for each in axes:
-        tidy(each, axis="y", linewidth=0.6)
+        tidy(each, "y")
     return figure, axes
 
 
-def tidy(axes: Axes, **grid: Any) -> None:
-    """Leave out the frame above and on the right; with settings for it, draw a grid behind."""
+def tidy(axes: Axes, grid: Literal["x", "y", "both"] | None = None) -> None:
+    """Leave out the frame above and on the right; on request, draw a grid behind everything."""
     axes.spines[["top", "right"]].set_visible(False)
-    if grid:
-        axes.grid(**grid)
+    if grid is not None:
+        axes.grid(axis=grid, color=GRID, linewidth=0.6)
         axes.set_axisbelow(True)
 
 

@@ -163,7 +163,7 @@ def plot_partition(dataset: DataSet, parts: Sequence[Array], path: str | Path) -
         draw_bars(top, sizes[order].tolist(), BLUE)
         top.set_ylabel("records")
         whole_numbers(top.yaxis)
-        tidy(top, axis="y", linewidth=0.6)
+        tidy(top, "y")
         if dataset.is_segmentation:
             _foreground(bottom, counts[order])
         else:
@@ -189,7 +189,7 @@ def _stacked_bars(axes: Axes, counts: Array, names: tuple[str, ...], what: str) 
         ncols=-(-len(names) // 20),
         fontsize=9,
     )
-    tidy(axes, axis="y", linewidth=0.6)
+    tidy(axes, "y")
 
 
 def _foreground(axes: Axes, counts: Array) -> None:
@@ -210,7 +210,7 @@ def _foreground(axes: Axes, counts: Array) -> None:
         color=MUTED,
     )
     axes.set_ylabel("foreground pixels (%)")
-    tidy(axes, axis="y", linewidth=0.6)
+    tidy(axes, "y")
 
 
 def _heatmap(axes: Axes, counts: Array, names: tuple[str, ...]) -> None:

@@ -14,18 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_fedmed.planning.forecast import MOST_ROWS, Forecast, Group, Spending
-from dp_fedmed.planning.outlook import (
-    Budget,
-    Signal,
-    budget,
-    odds,
-    signals,
-    unprotected,
-    warnings_about,
-)
+from dp_fedmed.planning.outlook import Allowance, Outlook, Signal, allowance, outlook
 from dp_fedmed.planning.suggestions import Suggestion
+from dp_fedmed.reporting.plan_words import suggestion_json, suggestion_text, unprotected, warnings
+from dp_fedmed.reporting.shared_data import SharedSpending
 from dp_fedmed.reporting.sites import describe_sites
-from dp_fedmed.reporting.words import ONE_UNIT
+from dp_fedmed.reporting.words import ONE_UNIT, odds
 
 SCHEMA = 1
 BARS = "▁▂▃▄▅▆▇█"
@@ -56,23 +50,23 @@ class Plan:
     weights: int | None
     advice: str | None
     suggestions: tuple[Suggestion, ...]
-    shared: dict[str, Any] | None
+    shared: SharedSpending | None
 
     @functools.cached_property
-    def signals(self) -> dict[str, Signal]:
-        """Signal beside noise, by level."""
-        return signals(self.forecast, self.weights)
+    def outlook(self) -> Outlook:
+        """Signal beside noise, by level, and cautions."""
+        return outlook(self.forecast, self.weights)
 
     @functools.cached_property
-    def budgets(self) -> dict[str, Budget]:
+    def allowances(self) -> dict[str, Allowance]:
         """What each level's budget allows."""
         made = self.forecast
-        return {level: budget(spent, made.method) for level, spent in made.levels.items()}
+        return {level: allowance(spent, made.method) for level, spent in made.levels.items()}
 
     @functools.cached_property
     def warnings(self) -> list[str]:
         """What is wrong, or may surprise."""
-        said = warnings_about(self.forecast, self.signals)
+        said = warnings(self.outlook)
         return said if self.advice is None else [*said, self.advice]
 
     def to_json(self) -> dict[str, Any]:
@@ -97,14 +91,14 @@ class Plan:
             "fast": self.fast,
             "levels": levels,
             "warnings": self.warnings,
-            "suggestions": [each.to_json() for each in self.suggestions],
-            "data_ledger": self.shared,
+            "suggestions": [suggestion_json(each) for each in self.suggestions],
+            "data_ledger": None if self.shared is None else asdict(self.shared),
             "notes": unprotected(config),
         }
 
     def _level(self, level: str, spent: Spending) -> dict[str, Any]:
-        made, allows = self.forecast, self.budgets[level]
-        found = self.signals.get(level)
+        made, allows = self.forecast, self.allowances[level]
+        found = self.outlook.signals.get(level)
         return {
             "unit": spent.event.unit,
             "adjacency": spent.event.adjacency,
@@ -172,7 +166,7 @@ def print_plan(made: Plan, console: Console) -> None:
     by = "" if said.method == "rdp" else " (compared by RDP)"
     several = len(said.levels) > 1
     lines = [
-        (f"for {ONE_UNIT[each.level]}, " if several else "") + each.text
+        (f"for {ONE_UNIT[each.level]}, " if several else "") + suggestion_text(each)
         for each in made.suggestions
     ]
     _print_list(console, f"What would lower the noise, at the same ε{by}", lines, "green")
@@ -270,7 +264,7 @@ def _print_level(console: Console, made: Plan, level: str, spent: Spending) -> N
     rows.add_column()
     rows.add_row("ε by round", _curve(said.curves[level], spent.target, said.curves_by))
     rows.add_row("ε of one", f"{spent.one_round:.3g} for a single round alone")
-    allows = made.budgets[level]
+    allows = made.allowances[level]
     by = "" if allows.accountant == said.method else f"  (RDP, so {said.method} allows more)"
     if allows.rounds:
         pairs = (f"{sigma:.3g}: {_rounds(rounds)}" for sigma, rounds in allows.rounds.items())
@@ -280,10 +274,10 @@ def _print_level(console: Console, made: Plan, level: str, spent: Spending) -> N
         for target, sigma in allows.sigma.items()
     )
     rows.add_row("σ at ε", "   ".join(pairs) + by)
-    found = made.signals.get(level)
+    found = made.outlook.signals.get(level)
     if found is not None:
         rows.add_row("signal : noise", _signal(found, made.weights))
-    epsilon = spent.epsilon.get(said.method, max(spent.epsilon.values()))
+    epsilon = spent.enforced(said.method)
     rows.add_row(
         "in words",
         f"an even guess about {ONE_UNIT[level]} can become {odds(epsilon, spent.delta)} sure",
@@ -297,6 +291,8 @@ def _rounds(rounds: int) -> str:
 
 def _curve(points: Sequence[tuple[int, float]], target: float | None, method: str) -> Text:
     """A sparkline against the target, and a few of its numbers."""
+    if not points:
+        return Text("no round fits the target")
     top = max([epsilon for _, epsilon in points] + ([target] if target is not None else []))
     line = "".join(
         BARS[min(len(BARS) - 1, int(epsilon / top * len(BARS)))] if top > 0 else BARS[0]
@@ -324,17 +320,17 @@ def _print_shared(console: Console, made: Plan) -> None:
     shared = made.shared
     if shared is None:
         return
-    console.print(f"\n[bold]All runs on data.id={shared['data_id']}[/bold]", highlight=False)
-    if not shared["runs"]:
+    console.print(f"\n[bold]All runs on data.id={shared.data_id}[/bold]", highlight=False)
+    if not shared.runs or shared.before is None or shared.after is None:
         _say(console, "  nothing is spent yet")
         return
-    for unit in ("record", "client"):
-        before, after = shared["before"][unit], shared["after"][unit]
+    for unit, after in shared.after.items():
+        before = shared.before[unit]
         if after is not None:
             spent = "0" if before is None else f"{before['epsilon']:.3g}"
             _say(
                 console,
-                f"  one {unit}: ε {spent} is spent by {shared['runs']} runs, {after['epsilon']:.3g}"
+                f"  one {unit}: ε {spent} is spent by {shared.runs} runs, {after['epsilon']:.3g}"
                 f" with this one (δ={after['delta']:.3g})",
             )
 

@@ -33,7 +33,7 @@ def plot_plan(made: Forecast, path: Path) -> None:
     figure = new_figure(5.2 * len(panels), 3.8, title)
     for panel, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
         panel(axes, made)
-        tidy(axes, alpha=0.3, axis="y")
+        tidy(axes, "y")
     save_png(figure, path)
 
 

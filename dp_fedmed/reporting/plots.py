@@ -60,7 +60,7 @@ def plot_metrics(rows: Rows, metric: str, title: str, path: Path) -> None:
         draw(axes)
         axes.set_ylabel(name)
         round_axis(axes)
-        tidy(axes, alpha=0.3)
+        tidy(axes, "both")
         small_legend(axes)
     save_png(figure, path)
 

@@ -36,10 +36,10 @@ from dp_fedmed.federation.stopping import StopRequest
 from dp_fedmed.federation.strategy import DPStrategy, RoundRecord
 from dp_fedmed.learning import make_learner
 from dp_fedmed.learning.fairness import fairness
-from dp_fedmed.planning.outlook import warnings_of_run
 from dp_fedmed.planning.plan import PrivacyPlan, Spent, make_plan
 from dp_fedmed.privacy.mechanisms.client_level import ClientLevelMechanism
 from dp_fedmed.reporting.display import Display
+from dp_fedmed.reporting.plan_words import warnings_of_run
 from dp_fedmed.reporting.plots import plot_metrics
 from dp_fedmed.reporting.privacy_card import write_card
 from dp_fedmed.reporting.sites import describe_sites

@@ -12,6 +12,7 @@ from dp_fedmed.reporting.drawing import (
     Drawn,
     legend_below,
     page_figure,
+    tidy,
 )
 from dp_fedmed.reporting.words import direction, metric_name
 from dp_fedmed.sweeps.facts import Setting, Spread, SweepFacts
@@ -129,7 +130,7 @@ def _side_by_side(settings: list[Setting], task: str, title: str) -> Drawn:
     for label in axes.get_yticklabels():
         label.set_fontsize(8.5)
     axes.set_ylim(len(settings) - 0.5, -0.5)
-    axes.grid(axis="x", linewidth=0.6)
+    tidy(axes, "both")
     axes.set_xlabel(f"test {metric}")
     return Drawn(
         f"settings_{_slug(task)}",

@@ -14,7 +14,6 @@ from dp_fedmed.config import Config, compose, from_run_config
 from dp_fedmed.errors import BudgetRefused, BudgetSpent, ConfigError
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import AllSampler, PoissonSampler
-from dp_fedmed.planning.outlook import warnings_of_run
 from dp_fedmed.planning.plan import ClientPlan, PrivacyPlan, Spent, make_plan
 from dp_fedmed.privacy import (
     History,
@@ -28,6 +27,7 @@ from dp_fedmed.privacy import (
 )
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.streams.keys import MacKey
+from dp_fedmed.reporting.plan_words import warnings_of_run
 from dp_fedmed.run.journal import Charge, Journal
 from dp_fedmed.run.privacy_report import checkpoint_section, privacy_report
 from dp_fedmed.run.shared_events import from_entries
