@@ -95,7 +95,7 @@ def write_report(
     """
     from dp_fedmed.reporting.report import PAGE, write_run_report
     from dp_fedmed.reporting.run_facts import is_run
-    from dp_fedmed.sweeps.facts import is_sweep
+    from dp_fedmed.sweeps.facts import has_results
     from dp_fedmed.sweeps.report import write_sweep_report
 
     if not directory.is_dir():
@@ -108,7 +108,7 @@ def write_report(
     inside = output is None
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
-        if is_sweep(directory):
+        if has_results(directory):
             write_sweep_report(
                 directory, page, inside=inside, pictures=pictures, runs=runs, console=console
             )

@@ -28,7 +28,7 @@ from dp_fedmed.reporting.plots import (
     loss_curves,
 )
 from dp_fedmed.reporting.run_facts import RunFacts, by_round, number, numbers
-from dp_fedmed.reporting.words import direction, metric_name
+from dp_fedmed.reporting.words import capitalized, direction, metric_name
 
 if TYPE_CHECKING:
     pass
@@ -87,7 +87,7 @@ def _metric_figure(facts: RunFacts) -> Drawn | None:
         "On the server's own validation records; on its test records once per part of the run."
     )
     caption += direction(metric)
-    return Drawn("metric", f"{name[:1].upper()}{name[1:]} by round", caption, figure)
+    return Drawn("metric", f"{capitalized(name)} by round", caption, figure)
 
 
 def _loss_figure(facts: RunFacts) -> Drawn | None:

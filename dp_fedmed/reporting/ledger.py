@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dp_fedmed.errors import EXIT_FINDING, EXIT_STOPPED
+from dp_fedmed.reporting.words import capitalized
 from dp_fedmed.run.verify import LedgerView
 
 WORST_CASE = (
@@ -63,8 +64,7 @@ def print_verification(run_dir: Path, console: Console) -> int:
     if problems:
         return EXIT_STOPPED
     if view.open_round is not None:
-        said = view.open_words
-        console.print(said[0].upper() + said[1:], soft_wrap=True, highlight=False)
+        console.print(capitalized(view.open_words), soft_wrap=True, highlight=False)
         return EXIT_FINDING
     console.print("Checkpoints, settings, report and clients' ledgers agree with it.")
     return 0

@@ -12,6 +12,7 @@ from dp_fedmed.reporting.privacy_card import markdown_template
 from dp_fedmed.reporting.run_facts import RunFacts, number, numbers
 from dp_fedmed.reporting.words import (
     LEVELS,
+    capitalized,
     epsilon_of,
     figure,
     metric_name,
@@ -127,7 +128,7 @@ def _head(facts: RunFacts) -> dict[str, Any]:
         "heading": heading(facts),
         "state": state if len(state) < 30 else "stopped early",
         "state_tone": tone,
-        "lead": _sentence(promises.result_sentence(facts)),
+        "lead": capitalized(promises.result_sentence(facts)),
         "tiles": tiles,
         "banners": _banners(facts),
     }
@@ -185,7 +186,7 @@ def _guarantee(facts: RunFacts) -> dict[str, Any]:
         "sum": together,
         "all_runs": _all_runs(facts),
         "outside": promises.not_covered(facts),
-        "trust": _sentence(str(facts.report.get("trust_boundary") or "")),
+        "trust": capitalized(str(facts.report.get("trust_boundary") or "")),
     }
 
 
@@ -364,7 +365,3 @@ def _client_table(facts: RunFacts) -> dict[str, Any]:
         else ""
     )
     return {"client_rows": rows, "client_note": note}
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] if text else text

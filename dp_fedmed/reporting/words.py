@@ -92,6 +92,15 @@ def odds(epsilon: float, delta: float) -> str:
     return percent_up(guess_probability(epsilon=epsilon, delta=delta))
 
 
+def capitalized(text: str) -> str:
+    """With a capital letter at its beginning; the rest as it is.
+
+    >>> capitalized("test AUROC")
+    'Test AUROC'
+    """
+    return text[:1].upper() + text[1:]
+
+
 def direction(metric: str) -> str:
     """What to add to a caption, for metrics of which less is better.
 

@@ -1,4 +1,4 @@
-"""A sweep's folder: `sweep.yaml`, `results.jsonl`, `results.csv`, and a run directory a job."""
+"""A sweep's folder: `sweep.yaml`, `results.jsonl`, `results.csv`, and a run directory per job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from dp_fedmed.run.directory import CONFIG_FILE, refuse_foreign
 from dp_fedmed.run.durable import RunLock, write_file
 from dp_fedmed.run.store import LEDGER_FILE, RELEASES
 from dp_fedmed.sweeps.results import (
+    CSV_FILE,
     FAILED,
+    JSONL_FILE,
+    SWEEP_FILE,
     Row,
     is_finished,
     result_row,
@@ -26,7 +29,6 @@ from dp_fedmed.sweeps.results import (
 )
 
 SCHEMA = 1
-SWEEP_FILE, JSONL_FILE, CSV_FILE = "sweep.yaml", "results.jsonl", "results.csv"
 #: Words that say how and where a sweep computes, not what.
 ELSEWHERE = ("-m", "--multirun", "run_dir=", "engine.", "hydra.launcher.")
 
@@ -158,8 +160,8 @@ class SweepDirectory:
         )
         if _essential(stored["command"]) != _essential(command) or not known:
             raise ConfigError(
-                f"run_dir={self.path} holds another sweep ({shlex.join(stored['command'])}): go on "
-                f"with it by dp-fedmed resume {self.path}, or give this one another run_dir"
+                f"run_dir={self.path} holds another sweep ({shlex.join(stored['command'])}): "
+                f"resume it with dp-fedmed resume {self.path}, or give this one another run_dir"
             )
         self.rows = {row["job"]: row for row in read_results(self.path)}
 
@@ -212,7 +214,7 @@ class SweepDirectory:
 
 
 def has_begun(run_dir: Path) -> bool:
-    """Whether a run has begun in a directory, so that it can only be gone on with.
+    """Whether a run has begun in a directory, so that it can only be resumed.
 
     One that was killed before the first line of its ledger has spent nothing and left nothing.
     """

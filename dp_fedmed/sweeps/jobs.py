@@ -1,4 +1,4 @@
-"""What a worker of a sweep does with one job: make its settings, run it or go on, read its row."""
+"""What a worker of a sweep does with one job: make its settings, run or resume it, read its row."""
 
 from __future__ import annotations
 

@@ -33,10 +33,10 @@ class Started:
 
 @dataclass(frozen=True)
 class Progress:
-    """A job tells something."""
+    """A job reports how far it is."""
 
     job: Any
-    told: Any
+    message: Any
 
 
 @dataclass(frozen=True)
@@ -144,15 +144,15 @@ class JobPool:
         for connection in wait(list(busy), timeout):
             worker = busy[connection]  # type: ignore[index]
             try:
-                kind, told = worker.connection.recv()
+                kind, message = worker.connection.recv()
             except (EOFError, OSError):
                 yield self._buried(worker)
                 continue
-            if kind == "told":
-                yield Progress(worker.job, told)
+            if kind == "progress":
+                yield Progress(worker.job, message)
             else:
                 job, worker.job = worker.job, None
-                yield Ended(job, told)
+                yield Ended(job, message)
 
     def _buried(self, worker: _Worker) -> Ended:
         """A worker has died: its job ends with it."""
@@ -182,7 +182,7 @@ def _live(connection: Connection, inherited: list[Connection], work: Work) -> No
             os._exit(0)
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            answer = work(job, lambda told: connection.send(("told", told)))
+            answer = work(job, lambda message: connection.send(("progress", message)))
         except KeyboardInterrupt:
             answer = None
         finally:

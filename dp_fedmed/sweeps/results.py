@@ -1,4 +1,4 @@
-"""One row a job: what a finished run says about itself in its own files, and nothing else."""
+"""One row per job: what a finished run says about itself in its own files, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from yaml import YAMLError
 from dp_fedmed.config import Config, PrivacyStyle, from_yaml
 from dp_fedmed.run.directory import CONFIG_FILE, METRICS_FILE, REPORT_FILE
 
+SWEEP_FILE, JSONL_FILE, CSV_FILE = "sweep.yaml", "results.jsonl", "results.csv"
 COMPLETED, STOPPED, FAILED = "completed", "stopped", "failed"
 LEVELS = {"record": "sample", "client": "user"}  # a guarantee's unit: its name in the settings
 Row = dict[str, Any]
@@ -136,7 +137,7 @@ def _rounds_done(run_dir: Path) -> int:
 
 
 def flattened(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with one value a column: `test.accuracy`, `epsilon.sample`; overrides by their keys.
+    """A row with one value per column: `test.accuracy`, `epsilon.sample`; overrides by their keys.
 
     >>> flattened({"job": 1, "overrides": {"training.lr": 0.1}, "test": {"accuracy": 0.9}})
     {'job': 1, 'training.lr': 0.1, 'test.accuracy': 0.9}
@@ -177,5 +178,5 @@ def _group(column: str) -> str:
 
 
 def to_jsonl(rows: Iterable[Mapping[str, Any]]) -> str:
-    """All rows, one JSON object a line."""
+    """All rows, one JSON object per line."""
     return "".join(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows)

@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 
 from dp_fedmed.cli import main
-from dp_fedmed.sweeps.facts import (
-    best_by_epsilon,
-    costs,
-    read_sweep,
-    spent_together,
-)
+from dp_fedmed.sweeps.facts import read_sweep
 from dp_fedmed.sweeps.figures import sweep_figures
 from dp_fedmed.sweeps.page import sweep_page, sweep_summary
+from dp_fedmed.sweeps.summary import best_by_epsilon, costs, spent_together
 
 
 def row(job: int, style: str = "sample", seed: int = 0, **more: Any) -> dict[str, Any]:

@@ -24,10 +24,11 @@ from dp_fedmed.sweeps.directory import (
     read_sweep,
 )
 from dp_fedmed.sweeps.display import SweepDisplay, describe_row, spending_lines
-from dp_fedmed.sweeps.facts import costs, facts_of
+from dp_fedmed.sweeps.facts import facts_of
 from dp_fedmed.sweeps.jobs import with_workers
 from dp_fedmed.sweeps.page import sweep_page, sweep_summary
 from dp_fedmed.sweeps.results import failed_row, result_row, to_csv
+from dp_fedmed.sweeps.summary import costs
 from dp_fedmed.sweeps.words import NOT_PRIVATE
 
 COMMAND = ["dp-fedmed", "run", "--multirun", "privacy=sample", "seed=0,1"]
