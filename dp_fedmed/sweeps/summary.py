@@ -84,7 +84,7 @@ class TaskSummary:
 def by_epsilon(settings: Iterable[Setting], level: str) -> list[tuple[float, Setting]]:
     """The private settings with their ε of a level, the smallest first."""
     known = [(e, s) for s in settings if s.is_private and (e := s.epsilon(level)) is not None]
-    return sorted(known, key=lambda pair: (pair[0], pair[1].label))
+    return sorted(known, key=lambda pair: pair[0])
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def best_by_epsilon(settings: Sequence[Setting], level: str) -> list[Best]:
     by_val = all(s.val is not None for _, s in known)
     found: list[Best] = []
     held: tuple[float, Setting] | None = None
-    for epsilon, setting in known:
+    for epsilon, setting in sorted(known, key=lambda pair: (pair[0], pair[1].label)):
         judged = setting.val if by_val and setting.val is not None else setting.test
         score = better(setting.first.metric) * judged.mean
         if held is None or score > held[0]:
