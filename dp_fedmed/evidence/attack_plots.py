@@ -18,10 +18,10 @@ from dp_fedmed.reporting.drawing import (
 )
 
 if TYPE_CHECKING:
-    from dp_fedmed.evidence.membership import Attack
+    from dp_fedmed.evidence.membership import MembershipAttack
 
 
-def plot_attack(attack: Attack, title: str, path: Path) -> None:
+def plot_attack(attack: MembershipAttack, title: str, path: Path) -> None:
     """Draw the attack's curve with its interval, guessing, and the bound.
 
     Args:
@@ -60,7 +60,7 @@ def plot_attack(attack: Attack, title: str, path: Path) -> None:
     save_png(figure, path)
 
 
-def _draw_curve(axes: Any, attack: Attack) -> None:
+def _draw_curve(axes: Any, attack: MembershipAttack) -> None:
     """The attack that knows classes, with its interval, and the one that does not."""
     from dp_fedmed.evidence.roc import clopper_pearson
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dp_fedmed.config import Config, OptimizerName, TaskKind
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.data.records import joined
-from dp_fedmed.evidence.audited_run import OVER, Target, planned_privacy
+from dp_fedmed.evidence.audited_run import OVER, AuditTarget, planned_privacy
 from dp_fedmed.evidence.one_release import Arrays
 from dp_fedmed.federation.sampling import make_sampler
 from dp_fedmed.learning import Learner, LocalRound, LocalWork, make_learner, make_work
@@ -29,7 +29,6 @@ from dp_fedmed.learning.anomaly.features import PatchFeatures
 from dp_fedmed.learning.anomaly.learner import AnomalyWork
 from dp_fedmed.learning.local_only import LocalOnlyLearner
 from dp_fedmed.learning.networks.learner import GradientLearner
-from dp_fedmed.learning.server_step import ServerStep
 from dp_fedmed.planning.plan import ClientPlan, PrivacyPlan
 from dp_fedmed.site.keys import RoundSecrets
 
@@ -59,7 +58,9 @@ class Attacked:
     each_one: bool = False
 
 
-def attacked(config: Config, target: Target, data: DataSet, rng: np.random.Generator) -> Attacked:
+def attacked(
+    config: Config, target: AuditTarget, data: DataSet, rng: np.random.Generator
+) -> Attacked:
     """The releases of a configuration that protect one unit.
 
     Raises:
@@ -75,18 +76,18 @@ def attacked(config: Config, target: Target, data: DataSet, rng: np.random.Gener
 
 def _network(
     config: Config,
-    target: Target,
+    target: AuditTarget,
     data: DataSet,
     learner: GradientLearner,
     rng: np.random.Generator,
 ) -> Attacked:
+    trained = {name for name, p in learner.model.named_parameters() if p.requires_grad}
+    initial = learner.initial()
     described: dict[str, str | int] = {
         "network": config.model._target_,
         "loss": str(config.task.loss),
+        "trained_weights": sum(initial[name].size for name in trained),
     }
-    trained = {name for name, p in learner.model.named_parameters() if p.requires_grad}
-    initial = learner.initial()
-    described["trained_weights"] = sum(initial[name].size for name in trained)
     canaries = candidates(data, rng)
     if target.unit == "client":
         scene = ClientRelease(config, target, data, learner, initial, canaries)
@@ -108,30 +109,30 @@ def _network(
 
 
 def _statistic(
-    config: Config, target: Target, data: DataSet, learner: Learner, rng: np.random.Generator
+    config: Config, target: AuditTarget, data: DataSet, learner: Learner, rng: np.random.Generator
 ) -> Attacked:
     """One scene for each release of a statistic: each has vectors of its own."""
     changed = _one_step(config, target)
     work, canaries = _built(changed, data), candidates(data, rng, images=True)
     if isinstance(work, AnomalyWork):
         work.detector.features = _Kept(work.detector.features)
-    state, scenes = learner.initial(), []
-    kind = RecordRelease if target.unit == "record" else ClientRelease
+    state, scenes = learner.initial(), list[Any]()
     releases = 1 if config.releases_rows else min(config.federation.num_rounds, 2)
-    for _ in range(releases):
-        if kind is RecordRelease:
-            scene: Any = RecordRelease(changed, target, data, work, state, canaries, learner)
+    for number in range(releases):
+        if target.unit == "record":
+            scenes.append(RecordRelease(changed, target, data, work, state, canaries, learner))
         else:
-            scene = ClientRelease(changed, target, data, learner, state, canaries)
-        scenes.append(scene)
-        if len(scenes) < releases:
-            answer, _ = work.train(_order(state, data.val))
-            state = _step(config, target, data, learner).step(state, answer)
+            scenes.append(ClientRelease(changed, target, data, learner, state, canaries))
+        if number + 1 < releases:
+            answer, _ = work.train(_round(state, data.val))
+            plan = _plan(config, target, len(data.val))
+            state = learner.step(plan, make_sampler(config.federation)).step(state, answer)
+    by_server = target.unit == "client" or config.record_noise_at_server
     return Attacked(
         described={
             "mechanism": str(config.anomaly.mechanism),
             "backbone": config.anomaly.backbone,
-            "noised_by": "server" if noised_by_server(config, target) else "client",
+            "noised_by": "server" if by_server else "client",
         },
         replaced="nothing",
         scenes=scenes,
@@ -150,17 +151,11 @@ class _Kept(PatchFeatures):
         return self.cache.batches(images)
 
 
-def _order(model: State, records: Records, **private: Any) -> LocalRound:
+def _round(model: State, records: Records, **private: Any) -> LocalRound:
     return LocalRound(name=SITE, server_round=1, received=model, records=records, **private)
 
 
-def _step(config: Config, target: Target, data: DataSet, learner: Learner) -> ServerStep:
-    """What the server makes of a release, with as much noise as the plan has."""
-    sampler = make_sampler(config.federation)
-    return learner.step(_plan(config, target, len(data.val)), sampler)
-
-
-def _plan(config: Config, target: Target, records: int) -> PrivacyPlan:
+def _plan(config: Config, target: AuditTarget, records: int) -> PrivacyPlan:
     """The run's plan as far as one release depends on it."""
     sigma = target.noise_multiplier
     if target.unit == "client":
@@ -179,12 +174,7 @@ def _plan(config: Config, target: Target, records: int) -> PrivacyPlan:
     )
 
 
-def noised_by_server(config: Config, target: Target) -> bool:
-    """Whether the unit is hidden by the server's noise."""
-    return target.unit == "client" or config.record_noise_at_server
-
-
-def _one_step(config: Config, target: Target) -> Config:
+def _one_step(config: Config, target: AuditTarget) -> Config:
     """One step with all records, by an optimizer whose step is the release itself."""
     plain = replace(
         config.training,
@@ -264,7 +254,7 @@ class RecordRelease:
     def __init__(
         self,
         config: Config,
-        target: Target,
+        target: AuditTarget,
         data: DataSet,
         work: LocalWork,
         model: State,
@@ -289,14 +279,14 @@ class RecordRelease:
         if number > 0:
             records = _with(records, self.canaries.subset(np.array([number - 1])))
         count = len(records)
-        told: dict[str, Any] = {
+        order: dict[str, Any] = {
             "noise_multiplier": self.target.noise_multiplier,
             "sample_rate": 1.0,
             "steps": 1,
             "grad_mode": str(self.config.privacy.sample.grad_mode),
         }
-        plan = self.work.plan(ConfigRecord(told), count)
-        answer, _ = self.work.train(_order(self.model, records, plan=plan, secrets=secrets))
+        plan = self.work.plan(ConfigRecord(order), count)
+        answer, _ = self.work.train(_round(self.model, records, plan=plan, secrets=secrets))
         if self.config.releases_rows:
             rows = count * self.config.anomaly.rows_per_image
             return {name: value[:rows].astype(np.float64) for name, value in answer.items()}
@@ -323,20 +313,20 @@ class ClientRelease:
     def __init__(
         self,
         config: Config,
-        target: Target,
+        target: AuditTarget,
         data: DataSet,
         learner: Learner,
         model: State,
         canaries: Records,
     ) -> None:
-        self.config, self.learner = config, learner
         self.config = replace(config, privacy=planned_privacy(config.privacy, target))
+        self.learner = learner
         self.name, self.bound = "one release of clients", target.clip_norm
         self.plan = _plan(config, target, len(data.val))
         self.work = _built(config, data)
         half = data.val.subset(np.arange(min(BESIDE, len(data.val))))
         parts = [half, *(canaries.subset(np.array([i])) for i in range(0, len(canaries), 4))]
-        self.answers = [self.work.train(_order(model, part))[0] for part in parts]
+        self.answers = [self.work.train(_round(model, part))[0] for part in parts]
         self.inputs = len(parts)
 
     def release(self, number: int, secrets: RoundSecrets) -> Arrays:
@@ -360,16 +350,14 @@ def _enlarged(answer: State, norm: float) -> State:
 
 def _released(
     config: Config,
-    learner: Learner | None,
+    learner: Learner,
     plan: PrivacyPlan,
     answers: Mapping[str, State],
     like: State,
     secrets: RoundSecrets,
 ) -> Arrays:
     """These answers, summed and noised by the mechanism of a run."""
-    mechanism = (
-        None if learner is None else learner.mechanism(plan, make_sampler(config.federation))
-    )
+    mechanism = learner.mechanism(plan, make_sampler(config.federation))
     if mechanism is None:
         raise ValueError("the server noises nothing here")
     mechanism.start(like)
