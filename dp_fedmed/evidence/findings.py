@@ -70,13 +70,13 @@ def statement(
     bound = f"ε > {shown:.2f} at {confidence:.0%} confidence"
     if verdict is Verdict.exceeded:
         return (
-            f"The claim of {said} does not hold{on}: {evidence} {bound}. Do not publish, and look for "
-            "what is broken."
+            f"The claim of {said} does not hold{on}: {evidence} {bound}. Do not publish, and look "
+            "for what is broken."
         )
     if verdict is Verdict.consistent:
         return (
-            f"Nothing found against the claim of {said}{on}: {evidence} {bound}. That is not a proof "
-            "that the claim holds."
+            f"Nothing found against the claim of {said}{on}: {evidence} {bound}. That is not a "
+            "proof that the claim holds."
         )
     return f"The claim of {said}{on} is out of {evidence}. They show {bound}."
 

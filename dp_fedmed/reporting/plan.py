@@ -16,6 +16,7 @@ from rich.text import Text
 from dp_fedmed.planning.forecast import MOST_ROWS, Forecast, Group, Spending
 from dp_fedmed.planning.outlook import Allowance, Outlook, Signal, allowance, outlook
 from dp_fedmed.planning.suggestions import Suggestion
+from dp_fedmed.reporting.console import say
 from dp_fedmed.reporting.plan_words import suggestion_json, suggestion_text, unprotected, warnings
 from dp_fedmed.reporting.shared_data import SharedSpending
 from dp_fedmed.reporting.sites import describe_sites
@@ -142,7 +143,7 @@ def print_plan(made: Plan, console: Console) -> None:
     """The whole plan."""
     said = made.forecast
     config = said.config
-    cohort = "" if said.cohort == len(said.records) else f", about {said.cohort:g} a round"
+    cohort = "" if said.cohort == len(said.records) else f", about {said.cohort:g} per round"
     planned = config.federation.num_rounds
     rounds = f"{planned} round{'' if planned == 1 else 's'}"
     if said.rounds < planned:
@@ -154,7 +155,7 @@ def print_plan(made: Plan, console: Console) -> None:
         highlight=False,
     )
     for line in unprotected(config):
-        _say(console, line)
+        say(console, line, wrap=True)
     if said.groups:
         console.print(_client_table(said))
     if said.client_level is not None:
@@ -172,10 +173,6 @@ def print_plan(made: Plan, console: Console) -> None:
     _print_list(console, f"What would lower the noise, at the same ε{by}", lines, "green")
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False)
-
-
 def _client_table(made: Forecast) -> Table:
     """A row for each size of client; of many sizes, some."""
     first = made.groups[0].spending
@@ -186,7 +183,7 @@ def _client_table(made: Forecast) -> Table:
         **TABLE,
     )
     table.add_column("client", no_wrap=True)
-    for name in ("records", "q", "a round", "T", "σ", "ε RDP", _tighter(made)):
+    for name in ("records", "q", "T/round", "T", "σ", "ε RDP", _tighter(made)):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for group in shown:
@@ -243,7 +240,7 @@ def _federation_table(made: Forecast, spent: Spending) -> Table:
         title=f"One client, at δ={spent.delta:.3g}{_against(spent)}",
         **TABLE,
     )
-    for name in ("clients", "a round", "q", "T", "σ", "ε RDP", _tighter(made)):
+    for name in ("clients", "per round", "q", "T", "σ", "ε RDP", _tighter(made)):
         table.add_column(name, justify="right")
     table.add_row(
         str(made.config.federation.num_clients),
@@ -306,10 +303,10 @@ def _curve(points: Sequence[tuple[int, float]], target: float | None, method: st
 
 
 def _signal(found: Signal, weights: int | None) -> str:
-    parts = [f"in one weight at most {found.coordinate:.3g} a step"]
+    parts = [f"in one weight at most {found.coordinate:.3g} per step"]
     if found.norm is not None and found.run is not None:
         parts.append(
-            f"in norm over {weights:,} weights {found.norm:.2g} a step, {found.run:.2g} over the "
+            f"in norm over {weights:,} weights {found.norm:.2g} per step, {found.run:.2g} over the "
             "run"
         )
     return "; ".join(parts)
@@ -322,17 +319,17 @@ def _print_shared(console: Console, made: Plan) -> None:
         return
     console.print(f"\n[bold]All runs on data.id={shared.data_id}[/bold]", highlight=False)
     if not shared.runs or shared.before is None or shared.after is None:
-        _say(console, "  nothing is spent yet")
+        say(console, "  nothing is spent yet")
         return
     for unit, after in shared.after.items():
         before = shared.before[unit]
         if after is not None:
             spent = "0" if before is None else f"{before['epsilon']:.3g}"
-            _say(
-                console,
+            text = (
                 f"  one {unit}: ε {spent} is spent by {shared.runs} runs, {after['epsilon']:.3g}"
-                f" with this one (δ={after['delta']:.3g})",
+                f" with this one (δ={after['delta']:.3g})"
             )
+            say(console, text, wrap=True)
 
 
 def _print_list(console: Console, title: str, lines: Iterable[str], colour: str) -> None:

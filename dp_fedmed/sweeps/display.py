@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.table import Table
 
 from dp_fedmed.config import better
+from dp_fedmed.reporting.console import say
 from dp_fedmed.reporting.words import rounded_up
 from dp_fedmed.sweeps.directory import SweepJob
 from dp_fedmed.sweeps.facts import SweepFacts, facts_of
@@ -176,7 +177,7 @@ class SweepDisplay:
         return escape(f"{best}: {top.shown_overrides}")
 
     def _print(self, text: str, style: str | None = None) -> None:
-        self.console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
+        say(self.console, text, style)
 
 
 def describe_row(row: Mapping[str, Any], values: str) -> str:

@@ -103,7 +103,7 @@ def test_on_a_terminal_the_panel_is_drawn_and_ctrl_c_ends_the_round(tmp_path: Pa
     assert said
     assert ended is not None
     assert ended[1] == said[0]
-    assert "Go on with: dp-fedmed resume" in seen
+    assert "Resume with: dp-fedmed resume" in seen
     last = int(ended[1])
     assert (folder / f"round_{last:04d}").is_dir(), "the round that ended is on disk"
     assert (folder / "last").resolve().name == f"round_{last:04d}"
@@ -139,7 +139,7 @@ def test_without_a_terminal_there_are_lines_and_a_second_ctrl_c_ends_at_once(
     assert "\x1b" not in rest
     # Amid round 1; or, if the first came just before it, while the end was being written.
     assert "interrupted after round 0" in rest or "Interrupted." in rest
-    assert f"Go on with: dp-fedmed resume {folder}" in rest.replace("\n", "")
+    assert f" with: dp-fedmed resume {folder}" in rest.replace("\n", "")
     again = ["federation.num_rounds=1", "training.local_steps=1", "new_phase=true"]
     result = run_federation(compose([f"run_dir={folder}", "resume=last", *again]))
     assert (result.stopped, result.rounds) == ("completed", 1)
