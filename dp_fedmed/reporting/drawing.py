@@ -154,13 +154,13 @@ def round_axis(axes: Axes) -> None:
     whole_numbers(axes.xaxis)
 
 
-def draw_curve(axes: Axes, points: Points, colour: str, label: str) -> None:
+def curve(axes: Axes, points: Points, colour: str, label: str) -> None:
     """A curve; one of few points shows them, since one point alone would be invisible."""
     marker = "o" if len(points) <= 30 else ""
     axes.plot(*zip(*points, strict=True), color=colour, label=label, lw=2, marker=marker, ms=4)
 
 
-def draw_bars(axes: Axes, values: Sequence[float], colour: Any, **settings: Any) -> None:
+def bars(axes: Axes, values: Sequence[float], colour: Any, **settings: Any) -> None:
     """Bars side by side, or a filled curve if there are many."""
     places = list(range(len(values)))
     if len(values) > MOST_BARS:
@@ -172,12 +172,12 @@ def draw_bars(axes: Axes, values: Sequence[float], colour: Any, **settings: Any)
         axes.bar(places, values, color=colour, width=0.8, **settings)
 
 
-def draw_stack(axes: Axes, columns: Mapping[str, Sequence[float]], *, named: bool = True) -> None:
+def stacked_bars(axes: Axes, columns: Mapping[str, Sequence[float]], *, named: bool = True) -> None:
     """Bars of several parts, one colour for each; `named` gives the parts a label."""
     base = [0.0] * len(next(iter(columns.values()), ()))
     for index, (name, values) in enumerate(columns.items()):
         colour = series_colour(index, len(columns))
-        draw_bars(axes, values, colour, bottom=base, label=name if named else None)
+        bars(axes, values, colour, bottom=base, label=name if named else None)
         base = [low + value for low, value in zip(base, values, strict=True)]
 
 

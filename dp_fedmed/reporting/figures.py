@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dp_fedmed.reporting.drawing import (
-    BLUE,
-    GREEN,
-    LEVEL_COLOURS,
-    MOST_BARS,
-    MUTED,
-    ORANGE,
-    PAGE_STYLE,
-    Drawn,
-    client_axis,
-    draw_bars,
-    draw_stack,
-    legend_below,
-    page_figure,
-    round_axis,
-)
+from dp_fedmed.reporting import drawing
+from dp_fedmed.reporting.drawing import Drawn
 from dp_fedmed.reporting.plots import (
     client_spread,
     draw_curves,
@@ -41,7 +27,7 @@ def run_figures(facts: RunFacts, *, records: bool = True) -> list[Drawn]:
     """Every figure that a run has the facts for; `records` allows those that show test records."""
     from matplotlib import rc_context
 
-    with rc_context(PAGE_STYLE):
+    with rc_context(drawing.PAGE_STYLE):
         made = (
             _epsilon_figure(facts),
             _metric_figure(facts),
@@ -58,16 +44,16 @@ def _epsilon_figure(facts: RunFacts) -> Drawn | None:
     curves = epsilon_curves(facts.rounds)
     if not curves:
         return None
-    figure, (axes,) = page_figure()
+    figure, (axes,) = drawing.page_figure()
     draw_curves(axes, curves)
-    for level, colour in LEVEL_COLOURS.items():
+    for level, colour in drawing.LEVEL_COLOURS.items():
         target = facts.target(level)
         if target is not None and by_round(facts.rounds, "epsilon", level):
             axes.axhline(target, color=colour, ls="--", lw=1.1, label=f"its target {target:g}")
     axes.set_ylim(0, None)
     axes.set_ylabel("ε spent")
-    round_axis(axes)
-    legend_below(figure, axes)
+    drawing.round_axis(axes)
+    drawing.legend_below(figure, axes)
     return Drawn("epsilon", "ε over rounds", "What each level has spent after every round.", figure)
 
 
@@ -77,12 +63,12 @@ def _metric_figure(facts: RunFacts) -> Drawn | None:
     shown = by_round(facts.rounds, "val", metric) or client_spread(facts.rounds, metric)
     if not shown and test is None:
         return None
-    figure, (axes,) = page_figure()
+    figure, (axes,) = drawing.page_figure()
     tests = {} if test is None else {f"test, final model: {test:.3f}": test}
     draw_metric(axes, facts.rounds, metric, tests)
     axes.set_ylabel(name)
-    round_axis(axes)
-    legend_below(figure, axes)
+    drawing.round_axis(axes)
+    drawing.legend_below(figure, axes)
     caption = (
         "On the server's own validation records; on its test records once per part of the run."
     )
@@ -94,11 +80,11 @@ def _loss_figure(facts: RunFacts) -> Drawn | None:
     curves = loss_curves(facts.rounds, validation=facts.metric != "loss")
     if not curves:
         return None
-    figure, (axes,) = page_figure()
+    figure, (axes,) = drawing.page_figure()
     draw_curves(axes, curves)
     axes.set_ylabel("loss")
-    round_axis(axes)
-    legend_below(figure, axes)
+    drawing.round_axis(axes)
+    drawing.legend_below(figure, axes)
     return Drawn("loss", "Loss by round", "Lower is better.", figure)
 
 
@@ -116,16 +102,16 @@ def _client_figure(facts: RunFacts) -> Drawn | None:
     if not rows:
         return None
     rows.sort(key=lambda row: (-row[1], row[0]))
-    figure, (top, bottom) = page_figure(3.6, 2, sharex=True)
-    draw_bars(top, [row[1] for row in rows], BLUE)
-    draw_bars(bottom, [row[2] for row in rows], ORANGE)
+    figure, (top, bottom) = drawing.page_figure(3.6, 2, sharex=True)
+    drawing.bars(top, [row[1] for row in rows], drawing.BLUE)
+    drawing.bars(bottom, [row[2] for row in rows], drawing.ORANGE)
     target = facts.target("sample")
     if target is not None:
-        bottom.axhline(target, color=ORANGE, ls="--", lw=1.1)
+        bottom.axhline(target, color=drawing.ORANGE, ls="--", lw=1.1)
     top.set_ylabel("records")
     bottom.set_ylabel("ε of one record")
     bottom.set_ylim(0, max([row[2] for row in rows] + [target or 0.0]) * 1.12 or 1.0)
-    client_axis(bottom, [row[0] for row in rows], "client, largest first")
+    drawing.client_axis(bottom, [row[0] for row in rows], "client, largest first")
     caption = "Numbers of records count as public; the guarantee is the largest ε."
     return Drawn("clients", "Data and ε of each client", caption, figure)
 
@@ -136,23 +122,25 @@ def _partition_figure(facts: RunFacts) -> Drawn | None:
         return None
     caption = "Of the simulation: raw counts, which no guarantee covers."
     if all(number(row.get("foreground")) is not None for row in rows):
-        figure, (top, bottom) = page_figure(3.4, 2, sharex=True)
-        draw_bars(top, [float(row["records"]) for row in rows], BLUE)
-        draw_bars(bottom, [100.0 * float(row["foreground"]) for row in rows], GREEN)
+        figure, (top, bottom) = drawing.page_figure(3.4, 2, sharex=True)
+        drawing.bars(top, [float(row["records"]) for row in rows], drawing.BLUE)
+        drawing.bars(bottom, [100.0 * float(row["foreground"]) for row in rows], drawing.GREEN)
         top.set_ylabel("records")
         bottom.set_ylabel("foreground (%)")
-        client_axis(bottom, [str(row.get("client", "")) for row in rows])
+        drawing.client_axis(bottom, [str(row.get("client", "")) for row in rows])
         return Drawn("partition", "Who holds what", caption, figure)
     names = list(dict.fromkeys(name for row in rows for name in numbers(row.get("classes"))))
-    many = len(rows) > MOST_BARS
+    many = len(rows) > drawing.MOST_BARS
     rows = sorted(rows, key=lambda r: -float(r["records"])) if many else rows
-    figure, (axes,) = page_figure(3.2 if len(names) > 4 else 2.8)
+    figure, (axes,) = drawing.page_figure(3.2 if len(names) > 4 else 2.8)
     counts = {name: [numbers(r.get("classes")).get(name, 0.0) for r in rows] for name in names}
-    draw_stack(axes, counts, named=len(names) <= MOST_NUMBERED)
+    drawing.stacked_bars(axes, counts, named=len(names) <= MOST_NUMBERED)
     axes.set_ylabel("records")
     ordered = "client, largest first" if many else "client"
-    client_axis(axes, [str(row.get("client", "")) for row in rows], ordered)
-    legend_below(figure, axes, columns=5 if len(names) > 4 and max(map(len, names)) < 4 else 2)
+    drawing.client_axis(axes, [str(row.get("client", "")) for row in rows], ordered)
+    drawing.legend_below(
+        figure, axes, columns=5 if len(names) > 4 and max(map(len, names)) < 4 else 2
+    )
     return Drawn("partition", "Who holds what", caption, figure)
 
 
@@ -163,12 +151,12 @@ def _confusion_figure(facts: RunFacts) -> Drawn | None:
 
     names = [str(name) for name in facts.evaluation["class_names"]]
     matrix, count = facts.evaluation["confusion"], len(names)
-    figure, (axes,) = page_figure(3.7)
+    figure, (axes,) = drawing.page_figure(3.7)
     axes.grid(visible=False)
     for row, cells in enumerate(matrix):
         total = max(1, sum(cells))
         for column, cell in enumerate(cells):
-            colour = BLUE if row == column else ORANGE
+            colour = drawing.BLUE if row == column else drawing.ORANGE
             share = cell / total
             axes.add_patch(
                 Rectangle((column - 0.5, row - 0.5), 1, 1, color=colour, alpha=0.85 * share, lw=0)
@@ -199,12 +187,14 @@ def _predictions_figure(facts: RunFacts) -> Drawn | None:
     if facts.evaluation is None or "targets" not in facts.evaluation:
         return None
     targets = facts.evaluation["targets"][:MOST_TARGETS]
-    figure, panels = page_figure(3.7 * len(targets), len(targets))
+    figure, panels = drawing.page_figure(3.7 * len(targets), len(targets))
     for axes, target in zip(panels, targets, strict=True):
         unit = f" ({target['unit']})" if target.get("unit") else ""
         low, high = (float(end) for end in target["range"])
-        axes.plot([low, high], [low, high], color=MUTED, ls="--", lw=1.1)
-        axes.scatter(target["truth"], target["predicted"], s=12, color=BLUE, alpha=0.6, lw=0)
+        axes.plot([low, high], [low, high], color=drawing.MUTED, ls="--", lw=1.1)
+        axes.scatter(
+            target["truth"], target["predicted"], s=12, color=drawing.BLUE, alpha=0.6, lw=0
+        )
         axes.set_xlabel(f"{target.get('name', 'target')} as it is{unit}")
         axes.set_ylabel(f"the model says{unit}")
     shown = max(len(target["truth"]) for target in targets)

@@ -13,20 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dp_fedmed.data.records import Array, DataSet, Records
-from dp_fedmed.reporting.drawing import (
-    BLUE,
-    GREEN,
-    MOST_BARS,
-    MUTED,
-    SHARES,
-    client_axis,
-    draw_bars,
-    draw_stack,
-    new_figure,
-    save_png,
-    tidy,
-    whole_numbers,
-)
+from dp_fedmed.reporting import drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -148,34 +135,36 @@ def plot_partition(dataset: DataSet, parts: Sequence[Array], path: str | Path) -
     dataset = by_category(dataset)
     sizes = np.array([len(part) for part in parts])
     counts = class_counts(dataset, parts)
-    figure = new_figure(9.0, 5.2, facecolor="white")
+    figure = drawing.new_figure(9.0, 5.2, facecolor="white")
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr,call-arg]
     figure.suptitle(
         f"Who holds the {sizes.sum():,} training records ({_clients(len(parts))})", fontsize=13
     )
-    many = len(parts) > MOST_BARS
+    many = len(parts) > drawing.MOST_BARS
     if not many and not dataset.is_segmentation:
         bottom = figure.add_subplot()
         _stacked_bars(bottom, counts, dataset.class_names, what)
     else:
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.4 if many else 1))
         order = np.argsort(-sizes, kind="stable") if many else np.arange(len(parts))
-        draw_bars(top, sizes[order].tolist(), BLUE)
+        drawing.bars(top, sizes[order].tolist(), drawing.BLUE)
         top.set_ylabel("records")
-        whole_numbers(top.yaxis)
-        tidy(top, "y")
+        drawing.whole_numbers(top.yaxis)
+        drawing.tidy(top, "y")
         if dataset.is_segmentation:
             _foreground(bottom, counts[order])
         else:
             _heatmap(bottom, counts[order], dataset.class_names)
     label = "client, largest first" if many else "client"
-    client_axis(bottom, [str(number) for number in range(len(parts))], label, most=20)
-    save_png(figure, Path(path), dpi=150)
+    drawing.client_axis(bottom, [str(number) for number in range(len(parts))], label, most=20)
+    drawing.save_png(figure, Path(path), dpi=150)
     return Path(path)
 
 
 def _stacked_bars(axes: Axes, counts: Array, names: tuple[str, ...], what: str) -> None:
-    draw_stack(axes, {name: counts[:, place].tolist() for place, name in enumerate(names)})
+    drawing.stacked_bars(
+        axes, {name: counts[:, place].tolist() for place, name in enumerate(names)}
+    )
     axes.set_ylabel("records")
     handles, labels = axes.get_legend_handles_labels()
     # Read from the top down, as the bars are stacked; at most 20 entries per column.
@@ -189,14 +178,14 @@ def _stacked_bars(axes: Axes, counts: Array, names: tuple[str, ...], what: str) 
         ncols=-(-len(names) // 20),
         fontsize=9,
     )
-    tidy(axes, "y")
+    drawing.tidy(axes, "y")
 
 
 def _foreground(axes: Axes, counts: Array) -> None:
     share = 100.0 * counts[:, 1:].sum(axis=1) / np.maximum(counts.sum(axis=1), 1)
-    draw_bars(axes, share.tolist(), GREEN)
+    drawing.bars(axes, share.tolist(), drawing.GREEN)
     overall = 100.0 * counts[:, 1:].sum() / max(int(counts.sum()), 1)
-    axes.axhline(overall, color=MUTED, linestyle="--", linewidth=1.0)
+    axes.axhline(overall, color=drawing.MUTED, linestyle="--", linewidth=1.0)
     axes.set_ylim(0, max(1.0, 1.3 * float(share.max())))
     axes.annotate(
         f"all clients: {overall:.1f} %",
@@ -207,16 +196,16 @@ def _foreground(axes: Axes, counts: Array) -> None:
         ha="right",
         va="top",
         fontsize=9,
-        color=MUTED,
+        color=drawing.MUTED,
     )
     axes.set_ylabel("foreground pixels (%)")
-    tidy(axes, "y")
+    drawing.tidy(axes, "y")
 
 
 def _heatmap(axes: Axes, counts: Array, names: tuple[str, ...]) -> None:
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(
-        share.T, aspect="auto", cmap=SHARES, vmin=0.0, vmax=1.0, interpolation="nearest"
+        share.T, aspect="auto", cmap=drawing.SHARES, vmin=0.0, vmax=1.0, interpolation="nearest"
     )
     axes.set_yticks(range(len(names)), names, fontsize=9 if len(names) <= 12 else 6)
     axes.figure.colorbar(image, ax=axes, label="share of the client's records", pad=0.01)

@@ -7,20 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dp_fedmed.reporting.drawing import (
-    BLUE,
-    GREEN,
-    LEVEL_COLOURS,
-    MUTED,
-    PURPLE,
-    Points,
-    draw_curve,
-    new_figure,
-    round_axis,
-    save_png,
-    small_legend,
-    tidy,
-)
+from dp_fedmed.reporting import drawing
+from dp_fedmed.reporting.drawing import Points
 from dp_fedmed.reporting.run_facts import by_round, numbers
 from dp_fedmed.reporting.words import ONE_UNIT
 
@@ -54,25 +42,25 @@ def plot_metrics(rows: Rows, metric: str, title: str, path: Path) -> None:
             panels.append((name, partial(draw_curves, curves=curves)))
     if not panels:
         return
-    figure = new_figure(4.5 * len(panels), 3.6, title)
+    figure = drawing.new_figure(4.5 * len(panels), 3.6, title)
     drawn = figure.subplots(1, len(panels), squeeze=False)[0]
     for (name, draw), axes in zip(panels, drawn, strict=True):
         draw(axes)
         axes.set_ylabel(name)
-        round_axis(axes)
-        tidy(axes, "both")
-        small_legend(axes)
-    save_png(figure, path)
+        drawing.round_axis(axes)
+        drawing.tidy(axes, "both")
+        drawing.small_legend(axes)
+    drawing.save_png(figure, path)
 
 
 def draw_metric(axes: Any, rounds: Rows, metric: str, tests: Mapping[str, float]) -> None:
     """The validation metric, what clients have of it, and a line for each test result."""
     for index, (at, low, high) in enumerate(client_spread(rounds, metric)):
         label = "clients, worst to best" if index == 0 else None
-        axes.plot([at, at], [low, high], color=MUTED, lw=4, alpha=0.4, label=label)
-    draw_curves(axes, {"validation": (BLUE, by_round(rounds, "val", metric))})
+        axes.plot([at, at], [low, high], color=drawing.MUTED, lw=4, alpha=0.4, label=label)
+    draw_curves(axes, {"validation": (drawing.BLUE, by_round(rounds, "val", metric))})
     for label, value in tests.items():
-        axes.axhline(value, color=PURPLE, ls="--", lw=1.3, label=label)
+        axes.axhline(value, color=drawing.PURPLE, ls="--", lw=1.3, label=label)
 
 
 def client_spread(rounds: Rows, metric: str) -> list[tuple[int, float, float]]:
@@ -89,9 +77,9 @@ def client_spread(rounds: Rows, metric: str) -> list[tuple[int, float, float]]:
 
 def loss_curves(rounds: Rows, *, validation: bool = True) -> Curves:
     """Label, colour and points of the losses that there are."""
-    curves = {"training, at the clients": (GREEN, by_round(rounds, "train_loss"))}
+    curves = {"training, at the clients": (drawing.GREEN, by_round(rounds, "train_loss"))}
     if validation:
-        curves["validation"] = (BLUE, by_round(rounds, "val", "loss"))
+        curves["validation"] = (drawing.BLUE, by_round(rounds, "val", "loss"))
     return {label: curve for label, curve in curves.items() if curve[1]}
 
 
@@ -99,7 +87,7 @@ def epsilon_curves(rounds: Rows) -> Curves:
     """The same of what each level has spent."""
     curves = {
         ONE_UNIT[level]: (colour, by_round(rounds, "epsilon", level))
-        for level, colour in LEVEL_COLOURS.items()
+        for level, colour in drawing.LEVEL_COLOURS.items()
     }
     return {label: curve for label, curve in curves.items() if curve[1]}
 
@@ -108,4 +96,4 @@ def draw_curves(axes: Any, curves: Curves) -> None:
     """Every curve that has points."""
     for label, (colour, points) in curves.items():
         if points:
-            draw_curve(axes, points, colour, label)
+            drawing.curve(axes, points, colour, label)

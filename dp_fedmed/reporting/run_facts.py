@@ -135,7 +135,7 @@ def read_run(path: Path, *, ledger: bool = True) -> RunFacts:
         ledger: whether to check its ledger, which takes a moment for long runs.
     """
     facts = RunFacts(path=path, name=path.resolve().name)
-    facts.config = _config(path, facts.problems)
+    facts.config = read_yaml(path / "config.yaml", facts.problems)
     _read_metrics(facts)
     report = _json(path / "privacy_report.json", facts.problems, needed=True) or {}
     if (number(report.get("schema", 1)) or 0) > REPORT_SCHEMA:
@@ -238,10 +238,6 @@ def read_yaml(path: Path, problems: list[str]) -> dict[str, Any]:
     return held
 
 
-def _config(path: Path, problems: list[str]) -> dict[str, Any]:
-    return read_yaml(path / "config.yaml", problems)
-
-
 def _json(path: Path, problems: list[str], *, needed: bool = False) -> dict[str, Any] | None:
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
@@ -250,8 +246,7 @@ def _json(path: Path, problems: list[str], *, needed: bool = False) -> dict[str,
             problems.append(f"{path.name} is missing")
         return None
     except (OSError, ValueError, RecursionError):
-        problems.append(f"{path.name} cannot be read")
-        return None
+        held = None
     if not isinstance(held, dict):
         problems.append(f"{path.name} cannot be read")
         return None

@@ -6,15 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from dp_fedmed.reporting.drawing import (
-    MUTED,
-    PAGE_STYLE,
-    SERIES,
-    Drawn,
-    legend_below,
-    page_figure,
-    tidy,
-)
+from dp_fedmed.reporting import drawing
+from dp_fedmed.reporting.drawing import Drawn
 from dp_fedmed.reporting.words import ONE_UNIT, direction, metric_name
 from dp_fedmed.sweeps.facts import Setting, SweepFacts
 from dp_fedmed.sweeps.summary import TaskSummary, by_epsilon, summarize
@@ -29,7 +22,7 @@ def sweep_figures(facts: SweepFacts) -> list[Drawn]:
     from matplotlib import rc_context
 
     found, tasks = [], summarize(facts).tasks
-    with rc_context(PAGE_STYLE):
+    with rc_context(drawing.PAGE_STYLE):
         for task in tasks:
             title = f" ({task.task})" if len(tasks) > 1 else ""
             found += [_curve(task, level, title) for level in task.levels]
@@ -41,12 +34,14 @@ def sweep_figures(facts: SweepFacts) -> list[Drawn]:
 def _colours(settings: Sequence[Setting]) -> dict[tuple[str, ...], str]:
     """By line, the same in all figures of a task; what has no guarantee is grey."""
     private = dict.fromkeys(s.first.line for s in settings if s.is_private)
-    chosen = {line: SERIES[index % len(SERIES)] for index, line in enumerate(private)}
-    return {s.first.line: chosen.get(s.first.line, MUTED) for s in settings}
+    chosen = {
+        line: drawing.SERIES[index % len(drawing.SERIES)] for index, line in enumerate(private)
+    }
+    return {s.first.line: chosen.get(s.first.line, drawing.MUTED) for s in settings}
 
 
 def _curve(task: TaskSummary, level: str, title: str) -> Drawn:
-    figure, (axes,) = page_figure(3.2)
+    figure, (axes,) = drawing.page_figure(3.2)
     known, colours = by_epsilon(task.settings, level), _colours(task.settings)
     lines = {s.first.line: s.line_label for s in task.settings if by_epsilon([s], level)}
     for line, label in lines.items():
@@ -63,14 +58,16 @@ def _curve(task: TaskSummary, level: str, title: str) -> Drawn:
         )
     for setting, shape in zip(task.without_privacy, BASELINE_STYLES, strict=False):
         test, label = setting.test, f"no privacy, {setting.first.where}"
-        axes.axhline(test.mean, color=MUTED, ls=shape, lw=1.4, label=label)
+        axes.axhline(test.mean, color=drawing.MUTED, ls=shape, lw=1.4, label=label)
         if test.sd:
-            axes.axhspan(test.mean - test.sd, test.mean + test.sd, color=MUTED, alpha=0.12, lw=0)
+            axes.axhspan(
+                test.mean - test.sd, test.mean + test.sd, color=drawing.MUTED, alpha=0.12, lw=0
+            )
     _epsilon_axis(axes, [epsilon for epsilon, _ in known])
     axes.set_xlabel(f"ε for {ONE_UNIT[level]}")
     metric = metric_name(task.metric)
     axes.set_ylabel(f"test {metric}")
-    legend_below(figure, axes, columns=1 if max(map(len, lines.values())) > 22 else 2)
+    drawing.legend_below(figure, axes, columns=1 if max(map(len, lines.values())) > 22 else 2)
     return Drawn(
         f"curve_{_slug(task.task)}_{level}",
         f"What {metric} there is for which ε{title}",
@@ -100,7 +97,7 @@ def _epsilon_axis(axes: Any, spent: list[float]) -> None:
 
 def _side_by_side(task: TaskSummary, title: str) -> Drawn:
     settings, colours = task.settings, _colours(task.settings)
-    figure, (axes,) = page_figure(1.0 + 0.27 * len(settings))
+    figure, (axes,) = drawing.page_figure(1.0 + 0.27 * len(settings))
     for place, setting in enumerate(settings):
         axes.errorbar(
             [setting.test.mean],
@@ -113,7 +110,7 @@ def _side_by_side(task: TaskSummary, title: str) -> Drawn:
         )
     axes.set_yticks(range(len(settings)), [_shortened(s.label) for s in settings], fontsize=8.5)
     axes.set_ylim(len(settings) - 0.5, -0.5)
-    tidy(axes, "both")
+    drawing.tidy(axes, "both")
     axes.set_xlabel(f"test {metric_name(task.metric)}")
     return Drawn(
         f"settings_{_slug(task.task)}",
