@@ -43,7 +43,7 @@ def attack_json(run: FinishedRun, attack: MembershipAttack) -> dict[str, Any]:
         "data_checked": run.data_checked,
         "notes": list(attack.notes),
         "outside_the_guarantee": OUTSIDE,
-        "statement": statement(run, attack),
+        "statement": attack_statement(run, attack),
     }
     if attack.clients is not None:
         report["clients"] = {
@@ -57,7 +57,7 @@ def attack_json(run: FinishedRun, attack: MembershipAttack) -> dict[str, Any]:
     return report
 
 
-def statement(run: FinishedRun, attack: MembershipAttack) -> str:
+def attack_statement(run: FinishedRun, attack: MembershipAttack) -> str:
     """The result in plain words."""
     roc = attack.per_class.roc
     low, high = roc.auc_interval()

@@ -37,7 +37,7 @@ SCHEMA = 1
 
 
 class Watcher(LogDisplay):
-    """Is told of every round of a run, or of every release."""
+    """Observes every round of a run, or every release."""
 
     def advance(self) -> None:
         """One release more."""

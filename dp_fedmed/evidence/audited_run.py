@@ -325,7 +325,7 @@ class WatchedGrid(LocalGrid):
 
 
 def run_audited(config: Config, display: LogDisplay, unit: Unit) -> AuditedOutcome:
-    """A whole run, ledger and report included, in a directory that nobody needs afterwards."""
+    """Run a configuration, ledger and report included, in a temporary directory."""
     from safetensors.numpy import load_file
 
     from dp_fedmed.engines.running import run_locally

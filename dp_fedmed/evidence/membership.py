@@ -130,7 +130,7 @@ def attack_run(run: FinishedRun, advance: Advance = lambda count: None) -> Membe
 
     Args:
         run: the run, opened.
-        advance: told how many records were scored, as they are.
+        advance: called with the number of records that were scored since the last call.
 
     Raises:
         ConfigError: if there are too few records of either kind.

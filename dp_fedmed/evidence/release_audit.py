@@ -25,7 +25,7 @@ from dp_fedmed.evidence.one_release import (
     fresh_secrets,
     worst_of,
 )
-from dp_fedmed.evidence.scenes import Attacked, attacked
+from dp_fedmed.evidence.release_sources import Attacked, attacked
 from dp_fedmed.privacy import History
 from dp_fedmed.privacy.accounting.history import Method
 from dp_fedmed.privacy.streams.noise import NoiseKey
@@ -94,11 +94,11 @@ def audit_public_seed(
     """
     _use_threads(config)
     what = attacked(config, target, data, rng)
-    pair, seed = worst_of(what.scenes), config.privacy.noise_seed or 0
+    pair, seed = worst_of(what.sources), config.privacy.noise_seed or 0
 
     def shown(number: int) -> dict[str, bytes]:
         key = NoiseKey.from_public_seed(seed).derive("client", "audited")
-        release = pair.scene.release(number, fresh_secrets("audited", key))
+        release = pair.source.release(number, fresh_secrets("audited", key))
         return {name: value.tobytes() for name, value in release.items()}
 
     certain = shown(pair.present) == shown(pair.present) != shown(pair.absent)
@@ -136,10 +136,10 @@ def _use_threads(config: Config) -> None:
 
 
 def _pairs(what: Attacked, on_start: Callable[[str, int], Advance]) -> list[Pair]:
-    searched = on_start("canaries, the worst of", sum(scene.inputs for scene in what.scenes))
+    searched = on_start("canaries, the worst of", sum(source.inputs for source in what.sources))
     if what.each_one:
-        return [worst_of([scene], searched) for scene in what.scenes]
-    return [worst_of(what.scenes, searched)]
+        return [worst_of([source], searched) for source in what.sources]
+    return [worst_of(what.sources, searched)]
 
 
 def _finding(
@@ -234,7 +234,7 @@ def named(what: Attacked) -> str:
     """What was attacked, in words.
 
     >>> named(Attacked(described={"network": "a.Net", "loss": "cross_entropy"}, replaced="",
-    ...                scenes=[]))
+    ...                sources=[]))
     'a.Net, loss cross_entropy'
     """
     first, *rest = what.described.items()

@@ -1,1 +1,1 @@
-"""What a run would spend and suffer, before it is started."""
+"""What a run would spend and how much noise it needs, before it is started."""

@@ -51,7 +51,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class _Noised:
-    """What one level plans under one configuration.
+    """The noise of one level under one configuration.
 
     Attributes:
         event: of one round.

@@ -31,7 +31,7 @@ STOPPING = "stopping after this round; Ctrl-C again stops at once"
 
 
 class Display:
-    """Watches a run, and shows nothing; what shows something overrides what it needs."""
+    """Observes a run and shows nothing; subclasses override what they show."""
 
     def __enter__(self) -> Self:
         """Training begins."""
@@ -179,7 +179,7 @@ def in_units(run_dir: Path) -> list[str]:
 
 
 def _missing(result: RunResult) -> str | None:
-    """Who contributed less than asked, where that may be told."""
+    """Who contributed less than asked, where that may be published."""
     return None if result.participation is None else result.participation.in_words()
 
 

@@ -57,7 +57,7 @@ class LivePanel:
         self._spinner = Spinner("dots")
 
     def begin(self, done: int, planned: Mapping[str, float]) -> None:
-        """Training begins, or goes on after some rounds."""
+        """Training begins, or resumes after some rounds."""
         self.completed, self.planned = done, planned
         self._started = self._round_started = time.monotonic()
 
@@ -79,13 +79,13 @@ class LivePanel:
             self.metrics, self.validated = new, record.server_round
 
     def within(self, what: str, done: int, total: int) -> None:
-        """Long work within a round is so far; it is shown until it is done."""
+        """Progress of long work within a round, which is shown until it is done."""
         self.work[what] = (done, total)
         if done >= total:
             del self.work[what]
 
     def seconds_left(self) -> float | None:
-        """From the last rounds; None before the first is over."""
+        """Estimated from the last rounds; None before the first is over."""
         if not self._seconds:
             return None
         each = sum(self._seconds) / len(self._seconds)
@@ -170,7 +170,7 @@ class LivePanel:
 
 
 def _clock(seconds: float) -> str:
-    """As a clock shows it.
+    """Seconds as minutes and hours.
 
     >>> _clock(75.2), _clock(3725)
     ('1:15', '1:02:05')

@@ -313,7 +313,7 @@ def _signal(found: Signal, weights: int | None) -> str:
 
 
 def _print_shared(console: Console, made: Plan) -> None:
-    """What the data have been through already."""
+    """What all runs on the same data have spent."""
     shared = made.shared
     if shared is None:
         return

@@ -182,6 +182,16 @@ def numbers(values: Any) -> dict[str, float]:
     return {key: value for key, value in found.items() if value is not None}
 
 
+def is_bound(held: Any) -> bool:
+    """Whether a value is a mapping with an ε and a δ that can be.
+
+    >>> is_bound({"epsilon": 1.0, "delta": 1e-5}), is_bound({"epsilon": 1.0}), is_bound(None)
+    (True, False, False)
+    """
+    values = numbers(held)
+    return values.get("epsilon", -1.0) >= 0 and 0 <= values.get("delta", -1.0) < 1
+
+
 def by_round(rounds: Iterable[Mapping[str, Any]], *keys: str) -> list[tuple[int, float]]:
     """(round, value) of the rounds that have a finite number at these nested keys.
 
@@ -268,9 +278,7 @@ def _guarantees(facts: RunFacts) -> dict[str, dict[str, Any]]:
     """By unit; one that lacks its numbers is no guarantee."""
     found = {}
     for row in _rows(facts.report.get("guarantees")):
-        epsilon, delta = number(row.get("epsilon")), number(row.get("delta"))
-        sound = epsilon is not None and epsilon >= 0 and delta is not None and 0 <= delta < 1
-        if row.get("unit") in LEVELS.values() and sound:
+        if row.get("unit") in LEVELS.values() and is_bound(row):
             found[str(row["unit"])] = row
         else:
             facts.problems.append("privacy_report.json: a guarantee lacks its unit, ε or δ")

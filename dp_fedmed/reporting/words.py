@@ -36,7 +36,7 @@ def rounded_up(value: float, digits: int = 3) -> str:
 
 
 def small(value: float) -> str:
-    """A δ.
+    """A number in short notation, for a δ.
 
     >>> small(1e-05), small(0.00123)
     ('1e-5', '0.00123')
@@ -111,7 +111,7 @@ def direction(metric: str) -> str:
 
 
 def metric_name(name: str) -> str:
-    """As it reads.
+    """A metric's name in a text.
 
     >>> metric_name("balanced_accuracy"), metric_name("auroc"), metric_name("dice")
     ('balanced accuracy', 'AUROC', 'Dice')
@@ -122,7 +122,7 @@ def metric_name(name: str) -> str:
 
 
 def without_paths(text: str) -> str:
-    """A text with the folders of absolute paths left out: whose machine it was is nobody's affair.
+    """A text with absolute paths cut to their last part, so that it names nobody's machine.
 
     >>> without_paths("/home/ann/runs/first cannot be written; see https://flower.ai/docs/a")
     '…/first cannot be written; see https://flower.ai/docs/a'

@@ -69,7 +69,7 @@ class SweepDisplay:
         )
 
     def loading(self) -> AbstractContextManager[object]:
-        """While the libraries are loaded."""
+        """Shown while the libraries are loaded."""
         done = f"; {self.done} are done" if self.done else ""
         self._print(f"{self.total} jobs{done}: {self.path}")
         return self.console.status("loading PyTorch and Flower")
@@ -93,7 +93,7 @@ class SweepDisplay:
         self._progress.refresh()
 
     def progress(self, job: SweepJob, message: Mapping[str, Any]) -> None:
-        """A job is so far."""
+        """A job has made progress."""
         line = self._lines[job.number]
         if "rounds" in message:
             self._progress.update(line, total=message["rounds"])

@@ -70,7 +70,7 @@ class JobResult:
 
     @property
     def name(self) -> str:
-        """Of its folder, or its number."""
+        """Its folder's name, or its number."""
         return self.folder or f"{self.number:03d}"
 
     @property
@@ -125,7 +125,7 @@ class Setting:
 
     @property
     def first(self) -> JobResult:
-        """Any of them."""
+        """The first job, which stands for all but their seeds."""
         return self.jobs[0]
 
     @property
@@ -175,7 +175,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread:
-        """Of the values that there are.
+        """The spread of the values that are not missing.
 
         >>> str(Spread.of([0.9, 0.8, 0.85]))
         '0.850 ± 0.050'
@@ -233,7 +233,7 @@ def has_results(path: Path) -> bool:
     return any((path / name).is_file() for name in (SWEEP_FILE, JSONL_FILE))
 
 
-def read_sweep(path: Path) -> SweepFacts:
+def read_facts(path: Path) -> SweepFacts:
     """Read a sweep's directory; what is missing or broken is in `problems`."""
     facts = SweepFacts(path=path, name=path.resolve().name)
     held = read_yaml(path / SWEEP_FILE, facts.problems)
@@ -254,7 +254,7 @@ def read_sweep(path: Path) -> SweepFacts:
 
 
 def facts_of(path: Path, rows: Iterable[Mapping[str, Any]]) -> SweepFacts:
-    """The same of rows that are at hand."""
+    """The facts of a sweep from rows in memory."""
     facts = SweepFacts(path=path, name=path.resolve().name)
     _take_in(facts, rows)
     return facts

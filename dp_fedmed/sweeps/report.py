@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dp_fedmed.reporting.report import PAGE, write_folder, write_run_report, write_text
 from dp_fedmed.reporting.run_facts import is_run
-from dp_fedmed.sweeps.facts import read_sweep
+from dp_fedmed.sweeps.facts import read_facts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,7 @@ def write_sweep_report(
     from dp_fedmed.sweeps.figures import sweep_figures
     from dp_fedmed.sweeps.page import sweep_page, sweep_summary
 
-    facts = read_sweep(directory)
+    facts = read_facts(directory)
     folder = page.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [job for job in facts.jobs if runs and job.folder and is_run(directory / job.folder)]

@@ -15,12 +15,12 @@ import pytest
 from dp_fedmed import cli
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data
-from dp_fedmed.evidence import scenes
+from dp_fedmed.evidence import release_sources
 from dp_fedmed.evidence.audit import Finding, Verdict
 from dp_fedmed.evidence.audited_run import targets
 from dp_fedmed.evidence.one_release import Pair, Seen, attack, worst_of, worst_pair
 from dp_fedmed.evidence.release_audit import audit_release
-from dp_fedmed.evidence.scenes import attacked
+from dp_fedmed.evidence.release_sources import attacked
 from dp_fedmed.learning.anomaly import statistics
 from dp_fedmed.privacy import clip_l2_rows
 from tests.evidence.broken import unclipped, weaker_noise, without_checks
@@ -89,8 +89,10 @@ def test_a_record_is_tried_under_other_weights_than_the_first() -> None:
     config = record_level()
     data = load_data(config.data, seed=config.seed)
     found = attacked(config, targets(config)[0], data, np.random.default_rng(0))
-    weights = {scene.model[name].tobytes() for scene in found.scenes for name in [*scene.model][:1]}
-    assert len(weights) == len(found.scenes) > 3
+    weights = {
+        source.model[name].tobytes() for source in found.sources for name in [*source.model][:1]
+    }
+    assert len(weights) == len(found.sources) > 3
 
 
 def test_a_record_that_moves_too_far_is_found_however_much_noise_hides_it(
@@ -207,7 +209,7 @@ def test_hybrid_anomalies_have_both_units() -> None:
 
 def test_canaries_are_no_clients_records() -> None:
     data = load_data(record_level().data, seed=0)
-    made = scenes.candidates(data, np.random.default_rng(0))
+    made = release_sources.candidates(data, np.random.default_rng(0))
     theirs = {row.tobytes() for row in data.train.x}
     assert not any(row.tobytes() in theirs for row in made.x)
 
@@ -215,16 +217,18 @@ def test_canaries_are_no_clients_records() -> None:
 def test_each_release_of_a_statistic_is_attacked() -> None:
     config = anomaly("federation.num_rounds=2")
     data = load_data(config.data, seed=0)
-    found = scenes.attacked(config, targets(config)[0], data, np.random.default_rng(0))
-    sizes = [sum(v.size for v in worst_pair(scene).difference.values()) for scene in found.scenes]
+    found = release_sources.attacked(config, targets(config)[0], data, np.random.default_rng(0))
+    sizes = [
+        sum(v.size for v in worst_pair(source).difference.values()) for source in found.sources
+    ]
     assert len(set(sizes)) == 2  # a mean, then covariances
 
 
 def test_scores_are_0_without_the_canary_and_1_with_it() -> None:
     config = record_level("privacy.sample.noise_multiplier=0.05")
     data = load_data(config.data, seed=0)
-    found = scenes.attacked(config, targets(config)[0], data, np.random.default_rng(0))
-    seen = attack(worst_of(found.scenes), 40)
+    found = release_sources.attacked(config, targets(config)[0], data, np.random.default_rng(0))
+    seen = attack(worst_of(found.sources), 40)
     assert np.allclose(seen.scores, seen.present, atol=0.4)
     assert seen.correct == 40
 

@@ -1,6 +1,6 @@
 """What an audit attacks: releases of the configuration's own network and loss, or its statistic.
 
-Each scene computes one release by the code that a run uses: the client's `LocalWork`, and, where
+Each source computes one release by the code that a run uses: the client's `LocalWork`, and, where
 the server noises, the learner's mechanism. Canaries and the records beside them come from the
 server's own validation records, changed so that they move as much as possible; no client's record
 is used.
@@ -43,18 +43,18 @@ SITE, OTHER = "canary", "other"
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked:
-    """What is released, in words and as scenes.
+    """What an audit attacks: its description, and the sources of its releases.
 
     Attributes:
         described: for the report: network, loss, way to gradients, mechanism.
         replaced: what of the configuration takes no part, and why it need not.
-        scenes: of which the one that moves most is attacked,
+        sources: of which the one that moves most is attacked,
         each_one: or each.
     """
 
     described: Mapping[str, str | int]
     replaced: str
-    scenes: Sequence[Any]
+    sources: Sequence[Any]
     each_one: bool = False
 
 
@@ -90,11 +90,11 @@ def _network(
     }
     canaries = candidates(data, rng)
     if target.unit == "client":
-        scene = ClientRelease(config, target, data, learner, initial, canaries)
+        source = ClientRelease(config, target, data, learner, initial, canaries)
         return Attacked(
             described=described,
             replaced="the server's optimizer, which sees only what was released",
-            scenes=[scene],
+            sources=[source],
         )
     config = learner.settled(config)
     described["grad_mode"] = str(config.privacy.sample.grad_mode)
@@ -104,25 +104,25 @@ def _network(
     return Attacked(
         described=described,
         replaced="the clients' and the server's optimizers, which see only what was released",
-        scenes=[RecordRelease(one_step, target, data, work, model, canaries) for model in models],
+        sources=[RecordRelease(one_step, target, data, work, model, canaries) for model in models],
     )
 
 
 def _statistic(
     config: Config, target: AuditTarget, data: DataSet, learner: Learner, rng: np.random.Generator
 ) -> Attacked:
-    """One scene for each release of a statistic: each has vectors of its own."""
+    """One source for each release of a statistic: each has vectors of its own."""
     changed = _one_step(config, target)
     work, canaries = _built(changed, data), candidates(data, rng, images=True)
     if isinstance(work, AnomalyWork):
         work.detector.features = _Kept(work.detector.features)
-    state, scenes = learner.initial(), list[Any]()
+    state, sources = learner.initial(), list[Any]()
     releases = 1 if config.releases_rows else min(config.federation.num_rounds, 2)
     for number in range(releases):
         if target.unit == "record":
-            scenes.append(RecordRelease(changed, target, data, work, state, canaries, learner))
+            sources.append(RecordRelease(changed, target, data, work, state, canaries, learner))
         else:
-            scenes.append(ClientRelease(changed, target, data, learner, state, canaries))
+            sources.append(ClientRelease(changed, target, data, learner, state, canaries))
         if number + 1 < releases:
             answer, _ = work.train(_round(state, data.val))
             plan = _plan(config, target, len(data.val))
@@ -135,13 +135,13 @@ def _statistic(
             "noised_by": "server" if by_server else "client",
         },
         replaced="nothing",
-        scenes=scenes,
+        sources=sources,
         each_one=True,
     )
 
 
 class _Kept(PatchFeatures):
-    """Features of the same few images, again and again: computed once."""
+    """Patch features with a cache: an audit asks for the same few images many times."""
 
     def __init__(self, plain: PatchFeatures) -> None:
         self.cache = FeatureCache(plain)
@@ -298,7 +298,7 @@ class RecordRelease:
 
 
 def _with(records: Records, canary: Records) -> Records:
-    """The canary comes first: what goes by place in a batch then moves for everybody."""
+    """The records with the canary first, so that whatever depends on a place in the batch moves."""
     return Records(np.concatenate([canary.x, records.x]), np.concatenate([canary.y, records.y]))
 
 
