@@ -47,7 +47,7 @@ class CanaryKind(StrEnum):
     black_box = "black-box"
 
 
-_STAND_IN = {"network": "a stand-in with one weight a canary"}
+_STAND_IN = {"network": "a stand-in with one weight per canary"}
 _REPLACED = {
     CanaryKind.white_box: (
         "network, loss, grad_mode, data, optimizers, weighting and engine; what depends on the "
