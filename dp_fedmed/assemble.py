@@ -17,9 +17,9 @@ from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import PrivacyPlan, RecordOrder, Sampler, ServerOptimizer, StopRequest
 from dp_fedmed.learning import Learner, LocalOnlyLearner, LocalOnlyStep, LocalWork, ServerStep
 from dp_fedmed.planning import make_sampler, record_adjacency, round_shape
-from dp_fedmed.planning.outlook import warnings_of_run
 from dp_fedmed.privacy.accounting.events import record_event
 from dp_fedmed.privacy.mechanisms import MECHANISMS, RecordMechanism, ServerMechanism
+from dp_fedmed.reporting.plan_words import warnings_of_run
 from dp_fedmed.reporting.run_log import log_to
 from dp_fedmed.run import Observer, RunResult, ServerRun
 

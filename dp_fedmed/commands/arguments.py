@@ -109,18 +109,9 @@ def with_config_dir(arguments: Sequence[str]) -> list[str]:
 def config_of(overrides: Sequence[str]) -> Config:
     """The configuration of overrides that were given in this folder."""
     from dp_fedmed.config import compose
+    from dp_fedmed.config.own_data import with_absolute_data_path
 
     return with_absolute_data_path(compose(overrides))
-
-
-def with_absolute_data_path(config: Config) -> Config:
-    """A data.path relative to the caller's folder means the same on every engine."""
-    path = config.data.path
-    if path is None or not Path(path).exists():
-        return config  # not a path from here: a name, or the loader says what is missing
-    from dataclasses import replace
-
-    return config.replace(data=replace(config.data, path=str(Path(path).resolve())))
 
 
 def existing_directory(word: str, kind: str = "run directory") -> Path:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dp_fedmed.commands.arguments import Arguments, config_of
+from dp_fedmed.commands.arguments import Arguments
 from dp_fedmed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dp_fedmed.config import Config
-    from dp_fedmed.data import DataSet
-    from dp_fedmed.federation import PrivacyPlan
-    from dp_fedmed.reporting.plan import Plan
+    pass
 
 HELP = """\
 dp-fedmed plan [overrides] [--fast] [--json] [--plot [FILE.png]] [--records N,N,...]
@@ -53,8 +47,10 @@ def main(arguments: list[str]) -> int:
     asked = _read(arguments)
     from rich.console import Console
 
-    with _without_warnings(), Console(stderr=True).status("planning"):
-        made = _make(asked)
+    from dp_fedmed.planned import make_plan_of
+
+    with Console(stderr=True).status("planning"):
+        made = make_plan_of(asked.overrides, records=asked.records, fast=asked.fast)
         if asked.plot is not None:
             from dp_fedmed.reporting.plan_plot import plot_plan
 
@@ -68,18 +64,6 @@ def main(arguments: list[str]) -> int:
     if asked.plot is not None:
         print(f"Picture: {asked.plot}")
     return 0
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Silences the planner's log: its warnings are part of the printed plan."""
-    logger = logging.getLogger("dp_fedmed.planning.plan")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _read(arguments: list[str]) -> argparse.Namespace:
@@ -117,81 +101,3 @@ def _counts(text: str) -> dict[str, int]:
             )
         counts += [int(size)] * min(int(times or 1), 10**6)
     return {f"client-{number:05d}": count for number, count in enumerate(counts)}
-
-
-def _make(asked: argparse.Namespace) -> Plan:
-    from dp_fedmed.config import TaskKind
-    from dp_fedmed.config.overrides import parsed
-    from dp_fedmed.planning.forecast import count_weights, forecast, simulated_records
-    from dp_fedmed.planning.outlook import shared_spending
-    from dp_fedmed.planning.suggestions import suggestions
-    from dp_fedmed.reporting.plan import Plan
-
-    for word in asked.overrides:
-        if word.lstrip("+~").split("=")[0] in ("resume", "new_phase"):
-            raise ConfigError(f"{word}: a plan is for a new run; leave resume and new_phase out")
-        if parsed(word).is_sweep_override():
-            raise ConfigError(f"{word} names several values: a plan is for one run; give one")
-    overrides = list(asked.overrides)
-    if asked.records is not None:
-        given = [word for word in overrides if word.startswith("federation.num_clients=")]
-        wanted = f"federation.num_clients={len(asked.records)}"
-        if any(word != wanted for word in given):
-            raise ConfigError(f"{given[0]} contradicts --records, which names {len(asked.records)}")
-        overrides += [] if given else [wanted]
-    config = config_of(overrides)
-    data = None if asked.records is not None else _data(config)
-    records = asked.records if data is None else simulated_records(config, data)
-    made = forecast(config, records or {}, fast=asked.fast)
-    weights = advice = None
-    if data is not None and made.plan is not None and not asked.fast:  # these import torch
-        if config.task.kind is TaskKind.anomaly:
-            advice = _advice(config, data, made.plan)
-        else:
-            weights = count_weights(config, data)
-            advice = _refusal(config, data)
-    return Plan(
-        forecast=made,
-        fast=asked.fast,
-        weights=weights,
-        advice=advice,
-        suggestions=tuple(suggestions(made, fast=asked.fast)),
-        shared=shared_spending(config, made),
-    )
-
-
-def _data(config: Config) -> DataSet:
-    from dp_fedmed.data import load_data
-    from dp_fedmed.data.registry import refuse_other_kind
-
-    data = load_data(config.data, seed=config.seed)
-    refuse_other_kind(config, data)
-    return data
-
-
-def _advice(config: Config, data: DataSet, plan: PrivacyPlan) -> str | None:
-    """What an anomaly task says about how many images or clients it needs."""
-    import torch
-
-    from dp_fedmed.assemble import learner_advice, make_learner
-    from dp_fedmed.planning import make_sampler
-
-    torch.set_num_threads(1)  # for so little work, threads wait for each other
-    return learner_advice(config, make_learner(config, data), plan, make_sampler(config))
-
-
-def _refusal(config: Config, data: DataSet) -> str | None:
-    """Why a run would refuse the network; None if it would not."""
-    if not config.privacy.style.protects_records:
-        return None
-    import torch
-
-    from dp_fedmed.assemble import make_learner
-
-    torch.set_num_threads(1)
-    learner = make_learner(config, data)
-    try:
-        learner.settle(str(config.privacy.sample.grad_mode))
-    except ConfigError as error:
-        return f"a run would be refused: {error}"
-    return None

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.commands.arguments import with_absolute_data_path, with_config_dir
+from dp_fedmed.commands.arguments import with_config_dir
+from dp_fedmed.config.own_data import with_absolute_data_path
 from dp_fedmed.errors import EXIT_INTERRUPTED, EXIT_LOST, EXIT_STOPPED, EXIT_USAGE, ConfigError
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ deployed clients agree.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dp_fedmed.config.schema import DataConfig
+from dp_fedmed.config.schema import Config, DataConfig
 from dp_fedmed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,3 +89,11 @@ def refuse_unread_path(data: DataConfig) -> None:
             "task=mvtec_folder for a folder of images, data.name=my_package.my_module.load for "
             "anything else, or leave data.path out"
         )
+
+
+def with_absolute_data_path(config: Config) -> Config:
+    """A data.path relative to the caller's folder means the same on every engine."""
+    path = config.data.path
+    if path is None or not Path(path).exists():
+        return config  # not a path from here: a name, or the loader says what is missing
+    return config.replace(data=replace(config.data, path=str(Path(path).resolve())))

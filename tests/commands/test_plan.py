@@ -153,6 +153,16 @@ def test_warnings_are_for_those_who_need_them(ask: Ask) -> None:
     assert "max_participations" in said("--fast", "privacy=sample", "federation.sample_rate=0.5")
 
 
+def test_a_target_that_no_round_fits_is_shown_and_warned_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["privacy.sample.noise_multiplier=0.1", "privacy.sample.target_epsilon=0.5"]
+    assert main(["plan", "--fast", "privacy=sample", *words]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "ε by round no round fits the target" in shown
+    assert "not a single round fits the target" in shown
+
+
 def test_a_network_that_a_run_would_refuse_is_warned_of(ask: Ask) -> None:
     words = ["model._target_=tests.evidence.broken.Centred", "allow_code=[tests]", "recipe=none"]
     [said] = [w for w in ask("privacy=sample", *words)["warnings"] if "refused" in w]

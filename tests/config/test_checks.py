@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import get_args, get_type_hints
+
 import pytest
 
 from dp_fedmed.config import (

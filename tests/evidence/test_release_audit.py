@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dp_fedmed.evidence.scenes import attacked
 
 from dp_fedmed import cli
 from dp_fedmed.config import Config, compose
@@ -19,7 +20,6 @@ from dp_fedmed.evidence.audit import Finding, Verdict
 from dp_fedmed.evidence.audited_run import targets
 from dp_fedmed.evidence.one_release import Pair, Seen, attack
 from dp_fedmed.evidence.release_audit import audit_release
-from dp_fedmed.evidence.scenes import attacked
 from dp_fedmed.learning.anomaly import statistics
 from dp_fedmed.privacy import clip_l2_rows
 from tests.evidence.broken import unclipped, weaker_noise, without_checks
