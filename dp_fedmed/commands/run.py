@@ -228,7 +228,7 @@ def federate(config: Config, beside: Path | None = None) -> int:
 
         quiet_console()
         from dp_fedmed.errors import RunFinished
-        from dp_fedmed.run.store import LEDGER_FILE
+        from dp_fedmed.run.spent import LEDGER_FILE
 
     other = None if beside is None else other_run(beside, config)
     if config.resume is not None:

@@ -22,7 +22,7 @@ from dp_fedmed.reporting.plots import BLUE, GREEN, GREY, ORANGE
 
 if TYPE_CHECKING:
     from dp_fedmed.evidence.audit import Audit, Finding
-    from dp_fedmed.federation.strategy import RoundRecord
+    from dp_fedmed.federation.rounds import RoundRecord
 
 
 class AuditProgress:

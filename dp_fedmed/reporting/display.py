@@ -21,7 +21,7 @@ from dp_fedmed.reporting.sites import describe_sites
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dp_fedmed.federation.strategy import RoundRecord
+    from dp_fedmed.federation.rounds import RoundRecord
     from dp_fedmed.reporting.run_facts import RunFacts
     from dp_fedmed.run.results import RunResult
 

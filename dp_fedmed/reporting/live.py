@@ -19,7 +19,7 @@ from dp_fedmed.config import Config, better
 from dp_fedmed.reporting.sites import describe_sites
 
 if TYPE_CHECKING:
-    from dp_fedmed.federation.strategy import RoundRecord
+    from dp_fedmed.federation.rounds import RoundRecord
 
 #: (share of the target from which on, colour of the gauge).
 COLOURS = ((0.9, "red"), (0.6, "yellow"), (0.0, "green"))

@@ -1,1 +1,19 @@
-"""One run on disk: its directory, ledger, checkpoints and report."""
+"""One run on disk: its directory, ledger, checkpoints and report.
+
+Called, this module is the front door's `dp_fedmed.run([...overrides])`, which has the same name.
+"""
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Room(ModuleType):
+    """A module that can be called: Python gives a package one attribute for both uses."""
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        return importlib.import_module("dp_fedmed.library").run(*args, **settings)
+
+
+sys.modules[__name__].__class__ = _Room

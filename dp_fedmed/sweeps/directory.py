@@ -15,7 +15,7 @@ from dp_fedmed import __version__
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.run.directory import CONFIG_FILE, refuse_foreign
 from dp_fedmed.run.durable import RunLock, write_file
-from dp_fedmed.run.store import LEDGER_FILE, RELEASES
+from dp_fedmed.run.spent import LEDGER_FILE, RELEASES
 from dp_fedmed.sweeps.results import (
     FAILED,
     Row,

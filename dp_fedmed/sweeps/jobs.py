@@ -19,7 +19,7 @@ from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob, clear_unbegun, 
 from dp_fedmed.sweeps.results import Row, failed_row, final_line, result_row
 
 if TYPE_CHECKING:
-    from dp_fedmed.federation.strategy import RoundRecord
+    from dp_fedmed.federation.rounds import RoundRecord
     from dp_fedmed.run.results import RunResult
 
 Tell = Callable[[Mapping[str, Any]], None]
