@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dp_fedmed.assemble import make_work
 from dp_fedmed.cli import main
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.evidence import bank_reconstruction, reconstruction
@@ -22,7 +23,6 @@ from dp_fedmed.evidence.reconstruction import (
     without_update,
 )
 from dp_fedmed.evidence.reconstruction_plots import plot_reconstruction
-from dp_fedmed.learning.networks.learner import NetworkWork
 
 
 def row_of(style: str, *overrides: str) -> tuple[reconstruction.Row, np.ndarray, object]:
@@ -58,7 +58,7 @@ def test_labels_are_read_off_the_last_bias(caplog: pytest.LogCaptureFixture) -> 
     config = sized_for_attack(compose_for((), ("privacy=none",)), ())
     seen = observe(config)
     assert "nobody asked for" not in caplog.text, "every reply belongs to a message"
-    work = NetworkWork(config)
+    work = make_work(config)
     work.build((1, 8, 8), 10)
     work.state.load(seen.sent)
     found = inferred_labels(

@@ -95,7 +95,7 @@ def test_the_new_sampler_draws_half_and_claims_no_amplification(
     config = small(*words, "privacy.user.noise_multiplier=5", "federation.num_rounds=1")
     epsilon = {}
     for kind in (sampling.AllSampler, page.EverySecond):
-        monkeypatch.setitem(sampling._SAMPLERS, SamplerName.all, kind)
+        monkeypatch.setitem(sampling.SAMPLERS, SamplerName.all, kind)
         own = dataclasses.replace(config, run_dir=f"{config.run_dir}-{kind.__name__}")
         run_federation(own)
         path = Path(own.run_dir)
