@@ -126,7 +126,7 @@ def flat(content: RecordDict) -> np.ndarray:
         ("ConfigError", {"noise_multiplier": -4.0}),
         ("ConfigError", {"noise_multiplier": float("nan")}),
         ("ConfigError", {"noise_multiplier": float("inf")}),
-        ("ValueError", {"noise_multiplier": "much"}),
+        ("ConfigError", {"noise_multiplier": "much"}),
         ("ConfigError", {"sample_rate": 0.5}),
         ("ConfigError", {"sample_rate": 1e-9}),
         ("ConfigError", {"steps": 3}),
