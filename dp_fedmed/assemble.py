@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.serverapp import Grid
 
-from dp_fedmed.config import Clipping, Config, PrivacyStyle, TaskKind, Topology, better
+from dp_fedmed.config import Clipping, Config, GradMode, PrivacyStyle, TaskKind, Topology, better
 from dp_fedmed.engines.serving import with_connected_clients
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import PrivacyPlan, RecordOrder, Sampler, ServerOptimizer, StopRequest
@@ -206,6 +206,7 @@ def record_mechanism(config: Config, order: RecordOrder, records: int) -> Record
 
     Raises:
         ConfigError: naming what differs.
+        ValueError: for a way to compute gradients that there is not.
     """
     q, steps = round_shape(config, records)
     for key, value in (("sample_rate", q), ("steps", steps)):
@@ -221,7 +222,7 @@ def record_mechanism(config: Config, order: RecordOrder, records: int) -> Record
         made = MECHANISMS["dp_sgd"](
             noise_multiplier=sigma,
             max_grad_norm=settings.max_grad_norm,
-            grad_mode=order.grad_mode,
+            grad_mode=str(GradMode(order.grad_mode)),  # a server may send any word
             physical_batch_size=settings.physical_batch_size,
             sample_rate=q,
             steps=steps,

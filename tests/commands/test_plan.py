@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dp_fedmed.assemble import make_learner
+from dp_fedmed.assemble import learner_advice, make_learner
 from dp_fedmed.cli import main
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data
@@ -177,7 +177,7 @@ def test_an_anomaly_task_says_how_many_clients_it_needs(ask: Ask) -> None:
     data = load_data(config.data, seed=config.seed)
     plan = forecast(config, simulated_records(config, data)).plan
     assert plan is not None
-    advice = make_learner(config, data).advice(plan, make_sampler(config.federation))
+    advice = learner_advice(config, make_learner(config, data), plan, make_sampler(config))
     assert advice is not None
     assert advice in made["warnings"]
     assert made["levels"]["user"]["steps"] == 2

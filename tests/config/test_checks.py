@@ -10,6 +10,7 @@ import pytest
 from dp_fedmed.config import (
     Config,
     compose,
+    settings,
 )
 from dp_fedmed.errors import ConfigError
 

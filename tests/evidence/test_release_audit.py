@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dp_fedmed.evidence.scenes import attacked
 
 from dp_fedmed import cli
 from dp_fedmed.config import Config, compose
@@ -20,8 +19,9 @@ from dp_fedmed.evidence.audit import Finding, Verdict
 from dp_fedmed.evidence.audited_run import targets
 from dp_fedmed.evidence.one_release import Pair, Seen, attack
 from dp_fedmed.evidence.release_audit import audit_release
-from dp_fedmed.learning.anomaly import statistics
+from dp_fedmed.evidence.release_sources import attacked
 from dp_fedmed.privacy import clip_l2_rows
+from dp_fedmed.privacy.mechanisms import statistic
 from tests.evidence.broken import unclipped, weaker_noise, without_checks
 from tests.evidence.test_audit import client_level, record_level
 
@@ -88,8 +88,10 @@ def test_a_record_is_tried_under_other_weights_than_the_first() -> None:
     config = record_level()
     data = load_data(config.data, seed=config.seed)
     found = attacked(config, targets(config)[0], data, np.random.default_rng(0))
-    weights = {scene.model[name].tobytes() for scene in found.scenes for name in [*scene.model][:1]}
-    assert len(weights) == len(found.scenes) > 3
+    weights = {
+        scene.model[name].tobytes() for scene in found.sources for name in [*scene.model][:1]
+    }
+    assert len(weights) == len(found.sources) > 3
 
 
 def test_a_record_that_moves_too_far_is_found_however_much_noise_hides_it(
@@ -191,7 +193,7 @@ def test_an_images_vector_without_its_bound_is_found(monkeypatch: Patch) -> None
     def broken(rows: Any, *, max_norm: float) -> Any:
         return clip_l2_rows(30.0 * rows, max_norm=30.0 * max_norm)
 
-    monkeypatch.setattr(statistics, "clip_l2_rows", broken)
+    monkeypatch.setattr(statistic, "clip_l2_rows", broken)
     found = one_release(anomaly())
     assert found.verdict is Verdict.exceeded
     assert found.attacked["moved"] > 5.0

@@ -6,7 +6,7 @@ import numpy as np
 
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data
-from dp_fedmed.evidence import scenes
+from dp_fedmed.evidence import release_sources
 from dp_fedmed.evidence.audited_run import targets
 from dp_fedmed.evidence.one_release import worst_pair
 from tests.evidence.test_audit import record_level
@@ -23,7 +23,7 @@ def anomaly(*overrides: str) -> Config:
 
 def test_canaries_are_no_clients_records() -> None:
     data = load_data(record_level().data, seed=0)
-    made = scenes.candidates(data, np.random.default_rng(0))
+    made = release_sources.candidates(data, np.random.default_rng(0))
     theirs = {row.tobytes() for row in data.train.x}
     assert not any(row.tobytes() in theirs for row in made.x)
 
@@ -31,6 +31,6 @@ def test_canaries_are_no_clients_records() -> None:
 def test_each_release_of_a_statistic_is_attacked() -> None:
     config = anomaly("federation.num_rounds=2")
     data = load_data(config.data, seed=0)
-    found = scenes.attacked(config, targets(config)[0], data, np.random.default_rng(0))
-    sizes = [sum(v.size for v in worst_pair(scene).difference.values()) for scene in found.scenes]
+    found = release_sources.attacked(config, targets(config)[0], data, np.random.default_rng(0))
+    sizes = [sum(v.size for v in worst_pair(scene).difference.values()) for scene in found.sources]
     assert len(set(sizes)) == 2  # a mean, then covariances
