@@ -23,6 +23,7 @@ from dp_fedmed.evidence.reconstruction import (
     without_update,
 )
 from dp_fedmed.evidence.reconstruction_plots import plot_reconstruction
+from dp_fedmed.learning.networks.learner import NetworkWork
 
 
 def row_of(style: str, *overrides: str) -> tuple[reconstruction.Row, np.ndarray, object]:
@@ -59,6 +60,7 @@ def test_labels_are_read_off_the_last_bias(caplog: pytest.LogCaptureFixture) -> 
     seen = observe(config)
     assert "nobody asked for" not in caplog.text, "every reply belongs to a message"
     work = make_work(config)
+    assert isinstance(work, NetworkWork)
     work.build((1, 8, 8), 10)
     work.state.load(seen.sent)
     found = inferred_labels(
