@@ -27,8 +27,8 @@ from dp_fedmed.run.directory import (
     REPORT_FILE,
     RunDirectory,
 )
-from dp_fedmed.run.resume import history_of, open_ledger
-from dp_fedmed.run.store import LEDGER_FILE, data_digest
+from dp_fedmed.run.spent import LEDGER_FILE, history_of, open_ledger
+from dp_fedmed.run.store import data_digest
 
 #: How sure it is that the data are those of the run.
 DIGEST, SIZES, UNCHECKED = "digest", "sizes", "not checked"

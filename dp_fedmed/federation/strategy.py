@@ -2,18 +2,17 @@
 
 Sample, charge, configure, receive, check, clip, sum, noise, apply, evaluate, commit.
 
-This is the one place where a client's reply becomes part of the model. Nothing from a reply is used
-before `_contribution` has checked it.
+This is the one place where a client's reply becomes part of the model; `ReplyReader` has checked it
+before.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -27,85 +26,24 @@ from dp_fedmed.federation.charges import StoredRelease
 from dp_fedmed.federation.exchange import exchange
 from dp_fedmed.federation.messages import RoundOrder
 from dp_fedmed.federation.nodes import names_of_nodes
-from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.private_log import cohort_logger
-from dp_fedmed.federation.replies import LARGEST_NORM, checked_metrics, counted_examples, refusal
+from dp_fedmed.federation.replies import LARGEST_NORM, ReplyReader
+from dp_fedmed.federation.rounds import (
+    RoundLedger,
+    RoundObserver,
+    RoundRecord,
+    RoundSettings,
+    Unobserved,
+)
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
 from dp_fedmed.federation.stopping import StopRequest
-from dp_fedmed.learning.server_step import ServerStep
-from dp_fedmed.privacy.mechanisms.base import ServerMechanism, add, exact_inputs
-from dp_fedmed.privacy.streams.noise import Purpose
-from dp_fedmed.privacy.streams.reproducible import stream
-from dp_fedmed.privacy.streams.rounds import RoundStreams
+from dp_fedmed.learning import ServerStep
+from dp_fedmed.privacy.mechanisms import ServerMechanism
+from dp_fedmed.privacy.mechanisms.base import add, exact_inputs
+from dp_fedmed.privacy.streams import Purpose, RoundStreams, stream
 
 logger = logging.getLogger(__name__)
-
-MOST_WARNINGS = 10  # different ones about one client; more would let it fill the log
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundSettings:
-    """How rounds are run.
-
-    Attributes:
-        num_rounds: of the whole run.
-        weight_by_examples: whether an answer counts by its client's records where nobody noises it.
-        min_clients: a round with fewer usable replies ends the run; None for at least one.
-        evaluate_every: rounds between evaluations at the server; 0 for none.
-        client_evaluate_every: rounds between evaluations at clients; 0 for none.
-        client_evaluate_max: clients that evaluate in such a round.
-    """
-
-    num_rounds: int
-    weight_by_examples: bool = True
-    min_clients: int | None = None
-    evaluate_every: int = 1
-    client_evaluate_every: int = 0
-    client_evaluate_max: int = 100
-
-
-@dataclass
-class RoundRecord:
-    """What happened in one round."""
-
-    server_round: int
-    cohort: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    train_loss: float | None = None
-    server_metrics: dict[str, float] = field(default_factory=dict)
-    client_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    seconds: float = 0.0
-    epsilons: dict[str, float] = field(default_factory=dict)
-
-
-class RoundLedger(Protocol):
-    """What a private round is paid with, and where its secret streams come from."""
-
-    guard: PrivacyGuard
-
-    def streams(self, server_round: int, model: model_arrays.State) -> RoundStreams:
-        """The server's streams of a round."""
-
-
-class RoundObserver(Protocol):
-    """Takes part in the end of every round, and of round 0."""
-
-    def evaluate(self, server_round: int, arrays: ArrayRecord) -> Mapping[str, float] | None:
-        """Metrics of a round's model at the server, in rounds that evaluate there."""
-
-    def end_round(self, record: RoundRecord) -> None:
-        """Commit and report a round; `DPStrategy.arrays` is its model."""
-
-
-class Unobserved:
-    """Nobody looks."""
-
-    def evaluate(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Nothing is evaluated."""
-
-    def end_round(self, record: RoundRecord) -> None:
-        """Nothing is kept."""
 
 
 class DPStrategy(Strategy):
@@ -154,17 +92,22 @@ class DPStrategy(Strategy):
         self.optimizer: ServerStep = step or ServerOptimizer()
         self.arrays = ArrayRecord()
         self.nodes: dict[str, int] = {}
-        self._names: dict[int, str] = {}
         self._meet(nodes or {})
         self._record = RoundRecord(server_round=0)
         self._replayed: StoredRelease | None = None
         self._made_streams: tuple[ArrayRecord, RoundStreams] | None = None
-        self._warned: defaultdict[str, set[str]] = defaultdict(set)
         self._unasked: set[tuple[str, int]] = set()  # warned of in this run, by log and node
 
     def _meet(self, nodes: Mapping[str, int]) -> None:
         self.nodes = dict(nodes)
         self._names = {node_id: name for name, node_id in self.nodes.items()}
+        self._reader = ReplyReader(
+            self._names,
+            guard=self.guard,
+            shown=self._shown,
+            max_norm=LARGEST_NORM if self.mechanism is None else None,  # a mechanism clips
+            whole_models=self.answers == "weights",
+        )
 
     def summary(self) -> None:
         """Log the set-up as a tree."""
@@ -324,21 +267,15 @@ class DPStrategy(Strategy):
     def _contributions(
         self, model: model_arrays.State, replies: Iterable[Message]
     ) -> Iterator[tuple[str, model_arrays.State, int]]:
-        """Names, checked updates and numbers of examples, in name order; notes the mean loss."""
-        losses: list[tuple[float, int]] = []
+        """Names, checked updates and numbers of examples, in name order."""
         shared = self.optimizer.answer_like(model) if self.optimizer.is_shared else None
-        for name, reply in self._in_name_order(self._record.cohort, replies):
-            like = shared
-            if like is None:
-                like = self.optimizer.answer_like(self.optimizer.part(model, name))
-            contribution = self._contribution(name, reply, like)
-            if contribution is not None:
-                update, examples, loss = contribution
-                if loss is not None:
-                    losses.append((loss, examples))
-                yield name, update, examples
-        if losses:
-            self._record.train_loss = _weighted_mean(losses)
+
+        def like(name: str) -> Mapping[str, np.ndarray[Any, Any]]:
+            if shared is not None:
+                return shared
+            return self.optimizer.answer_like(self.optimizer.part(model, name))
+
+        return self._reader.contributions(self._record, replies, like)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -358,29 +295,7 @@ class DPStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """The clients' metrics, averaged over their validation records."""
-        weights: dict[str, int] = {}
-        for reply in replies:
-            name = self._names.get(reply.metadata.src_node_id, "an unknown node")
-            try:
-                if name not in self.nodes or reply.has_error():
-                    raise ValueError(reply.error.reason if reply.has_error() else "not asked")
-                metrics = checked_metrics(reply.content)
-                examples = counted_examples(metrics)
-                del metrics["num-examples"]
-            except (ValueError, KeyError) as error:
-                self._warn(logger, name, "did not evaluate", refusal(error))
-                continue
-            if examples > 0 and metrics:
-                weights[name] = examples
-                self._record.client_metrics[name] = metrics
-        if not weights:
-            return None
-        self._record.client_metrics = dict(sorted(self._record.client_metrics.items()))
-        keys = sorted({key for m in self._record.client_metrics.values() for key in m})
-        rows = [(self._record.client_metrics[name], weights[name]) for name in sorted(weights)]
-        return MetricRecord(
-            {key: _weighted_mean([(m[key], w) for m, w in rows if key in m]) for key in keys}
-        )
+        return self._reader.evaluations(self._record, replies)
 
     def _messages(
         self,
@@ -433,55 +348,6 @@ class DPStrategy(Strategy):
         """A client's own model, where each has one."""
         return model_arrays.to_record(dict(self.optimizer.part(whole, name)))
 
-    def _in_name_order(
-        self, cohort: list[str], replies: Iterable[Message]
-    ) -> Iterator[tuple[str, Message | None]]:
-        """Each client's reply, in the cohort's order; only those that came early are held back."""
-        early: dict[str, Message] = {}
-        pending = deque(cohort)
-        for reply in replies:
-            name = self._names.get(reply.metadata.src_node_id)
-            if name is None or name in early or name not in pending:
-                continue  # `exchange` lets none of these through; a caller of ours might
-            early[name] = reply
-            while pending and pending[0] in early:
-                first = pending.popleft()
-                yield first, early.pop(first)
-        for name in pending:
-            yield name, early.get(name)
-
-    def _contribution(
-        self, name: str, reply: Message | None, like: Mapping[str, np.ndarray[Any, Any]]
-    ) -> tuple[model_arrays.State, int, float | None] | None:
-        """A client's checked update, examples and loss; None, with one warning, if unfit."""
-        try:
-            if reply is None:
-                raise ValueError("no reply in time")
-            if reply.has_error():
-                raise ValueError(reply.error.reason or "it failed")
-            content = reply.content
-            metrics = checked_metrics(content)
-            examples = counted_examples(metrics)
-            if self.guard is not None:
-                self.guard.check_examples(name, examples)
-                self.guard.check_reply(name, content.config_records.get("privacy"))
-            most = LARGEST_NORM if self.mechanism is None else None  # a mechanism clips
-            answer = model_arrays.checked(content.array_records["arrays"], like, max_norm=most)
-        except (ValueError, KeyError) as error:
-            reason = self._record.failed[name] = refusal(error)
-            self._warn(self._shown, name, "contributed nothing", reason)
-            return None
-        if self.answers == "weights":
-            answer = {key: np.subtract(value, like[key]) for key, value in answer.items()}
-        return answer, examples, metrics.get("train_loss")
-
-    def _warn(self, shown: logging.Logger, name: str, what: str, reason: str) -> None:
-        """Say something about a client once, however often it happens."""
-        warned = self._warned[name]
-        if reason not in warned and len(warned) < MOST_WARNINGS:
-            warned.add(reason)
-            shown.warning("round %d: %s %s: %s", self._record.server_round, name, what, reason)
-
     def _require_enough(self, contributed: int) -> None:
         wanted = self.settings.min_clients
         if wanted is None and not self._record.failed:
@@ -522,8 +388,3 @@ class DPStrategy(Strategy):
             found = {key: float(value) for key, value in metrics.items()}
             result.evaluate_metrics_serverapp[server_round] = MetricRecord(dict(found))
             self._record.server_metrics = found
-
-
-def _weighted_mean(pairs: list[tuple[float, int]]) -> float:
-    weight = sum(count for _, count in pairs)
-    return float(sum(value * count for value, count in pairs) / weight) if weight else 0.0

@@ -12,8 +12,9 @@ Example:
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dp_fedmed.lazy import lazily
 
 if TYPE_CHECKING:
     from dp_fedmed.privacy.accounting.accountant import PrivacyAccountant as PrivacyAccountant
@@ -91,16 +92,4 @@ _HOME = {
     "toolbox.step_accountant": ("StepAccountant",),
     "toolbox.zcdp": ("epsilon_to_rho", "gaussian_rho", "rho_to_epsilon", "rho_to_sigma"),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
-
-__all__ = sorted(_MODULE_OF)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazily(__name__, _HOME)

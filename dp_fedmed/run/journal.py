@@ -21,14 +21,12 @@ from dp_fedmed.crash_points import crash_point
 from dp_fedmed.errors import LedgerError
 from dp_fedmed.federation.charges import Charge, RoundKey, StoredRelease
 from dp_fedmed.privacy import PrivacyEvent
-from dp_fedmed.privacy.ledger import Ledger, Record
+from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.streams.digests import array_digest, length_prefixed
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.run.data_ledger import DataLedger
 from dp_fedmed.run.durable import sweep, write_file
-
-OPEN, CONFIG, PHASE, REWIND, CLOSE = "OPEN", "CONFIG", "PHASE", "REWIND", "CLOSE"
-CHARGE, RELEASE, COMMIT = "CHARGE", "RELEASE", "COMMIT"
+from dp_fedmed.run.spent import CHARGE, COMMIT, RELEASE, fold
 
 State = dict[str, np.ndarray[Any, Any]]
 
@@ -59,15 +57,10 @@ class Journal:
         self._by_round: dict[RoundKey, list[Charge]] = {}
         #: What every client counts with in public, by phase, where who took part is secret.
         self.worst_case: dict[int, Mapping[str, PrivacyEvent]] = {}
-        self._released: dict[int, Record] = {}
-        self._committed = -1
-        for record in ledger.records:
-            if record.kind == CHARGE:
-                self._add(Charge.from_record(record))
-            elif record.kind == RELEASE:
-                self._released[record.body["charge"]] = record
-            elif record.kind == COMMIT:
-                self._committed = record.number
+        history = fold(ledger.records)
+        for charge in history.charges:
+            self._add(charge)
+        self._released, self._committed = history.released, history.last_commit
         self.current: Charge | None = None
 
     def find(self, server_round: int, digest: str) -> Charge | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 if TYPE_CHECKING:
     from dp_fedmed.config import Config
     from dp_fedmed.data import DataSet
-    from dp_fedmed.federation.strategy import RoundRecord
+    from dp_fedmed.federation.rounds import RoundRecord
     from dp_fedmed.learning import Pictures
     from dp_fedmed.privacy.ledger import Head
     from dp_fedmed.run.directory import RunDirectory

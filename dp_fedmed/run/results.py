@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from dp_fedmed.config import Config
-from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.config import Config, better
+from dp_fedmed.federation.rounds import RoundRecord
+from dp_fedmed.learning.fairness import fairness
+from dp_fedmed.privacy.mechanisms.base import ServerMechanism
 from dp_fedmed.run.participation import Participation
 
 COMPLETED, INTERRUPTED, BUDGET = "completed", "interrupted", "budget"
@@ -59,3 +62,16 @@ def describe_budget(config: Config, epsilons: dict[str, float], left: int | None
     if left is not None:
         parts.append(f"{left} rounds left in the budget")
     return ", ".join(parts)
+
+
+def fairness_of(record: RoundRecord, metric: str) -> dict[str, float]:
+    """How evenly the task's metric is spread over clients."""
+    values = [own[metric] for own in record.client_metrics.values() if metric in own]
+    return fairness(values, sign=better(metric))
+
+
+def mechanism_state(mechanism: ServerMechanism | None) -> dict[str, Any]:
+    """What a checkpoint holds of a mechanism: C by its old name, and anything else beside it."""
+    state = {} if mechanism is None else mechanism.state()
+    more = {"mechanism": state} if state.keys() - {"clip_norm"} else {}
+    return {"clip_norm": state.get("clip_norm"), **more}

@@ -1,4 +1,4 @@
-"""Go on with a run: find its last good state, and refuse, in one sentence, what cannot be trusted.
+"""Resume a run: find its last good state, and refuse, in one sentence, what cannot be trusted.
 
 Nothing here spends or releases anything. Whatever is in doubt stops the run.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,130 +19,33 @@ from dp_fedmed.config.arithmetic import (
     rests_on,
 )
 from dp_fedmed.errors import ConfigError, LedgerError, RunFinished
-from dp_fedmed.federation.plan import PrivacyPlan
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.streams.keys import (
-    LEDGER_KEY_FILE,
     NOISE_KEYS,
     SECRET_FOLDER,
-    MacKey,
     key_file,
 )
 from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.run.checkpoint import CheckpointStore
 from dp_fedmed.run.directory import CONFIG_FILE, RunDirectory
 from dp_fedmed.run.durable import RunLock, write_file
-from dp_fedmed.run.journal import CLOSE, COMMIT, OPEN, PHASE, REWIND
-from dp_fedmed.run.store import (
-    LEDGER_FILE,
+from dp_fedmed.run.spent import (
     RELEASES,
-    SCHEMA,
-    RunStore,
-    destroy_key,
-    read_plan,
+    history_of,
+    open_ledger,
 )
+from dp_fedmed.run.store import RunStore, destroy_key
 
 logger = logging.getLogger(__name__)
 
 NEW_PHASE = "continue as a new phase with new_phase=true"
 
 
-@dataclass
-class RunHistory:
-    """What a ledger says about its run.
-
-    Attributes:
-        run: its id.
-        configs: the settings in the order in which they were in force.
-        phase: of the last PHASE; -1 before the first.
-        plans: of every phase.
-        data: keyed digest of the last phase's data.
-        key: fingerprint of the last phase's noise key.
-        committed: the hash of each round's checkpoint, for the rounds that the run stands on.
-        abandoned: rounds that were gone back from, with their hashes: the REWIND that did it.
-        closed: how the run ended, if it did.
-    """
-
-    run: str
-    configs: list[str]
-    phase: int = -1
-    plans: dict[int, PrivacyPlan | None] = field(default_factory=dict)
-    data: str | None = None
-    key: str | None = None
-    committed: dict[int, str] = field(default_factory=dict)
-    abandoned: dict[tuple[int, str], int] = field(default_factory=dict)
-    closed: str | None = None
-
-    @property
-    def round(self) -> int:
-        """The last committed round; -1 before the first."""
-        return max(self.committed, default=-1)
-
-
-def open_ledger(run_dir: Path) -> tuple[Ledger, MacKey]:
-    """A run's ledger, checked to its last record.
-
-    Raises:
-        LedgerError: if it or its key is missing, or it was changed.
-    """
-    path, key_file = run_dir / LEDGER_FILE, run_dir / SECRET_FOLDER / LEDGER_KEY_FILE
-    begun = any(run_dir.glob("round_*")) or (run_dir / RELEASES).exists()
-    if not path.exists() and not begun:
-        raise LedgerError(f"{path} is missing: no run has begun here; start it anew elsewhere")
-    try:
-        key = MacKey.load(key_file)
-    except FileNotFoundError:
-        raise LedgerError(
-            f"{key_file} is missing, so the ledger cannot be checked: restore it"
-        ) from None
-    except (ValueError, OSError) as error:
-        raise LedgerError(str(error)) from None
-    if not path.exists():
-        raise LedgerError(f"{path} is missing, so what was spent is unknown: restore it")
-    return Ledger(path, key), key
-
-
-def history_of(ledger: Ledger) -> RunHistory:
-    """Read a checked ledger from its first record to its last.
-
-    Raises:
-        LedgerError: if it does not begin with a run, or is of a newer schema.
-    """
-    records = ledger.records
-    if not records:
-        raise LedgerError(f"{ledger.path} is empty: no run has begun here; start it anew elsewhere")
-    if records[0].kind != OPEN:
-        raise LedgerError(f"{ledger.path} does not begin with a run: restore it")
-    schema = records[0].body["schema"]
-    if schema > SCHEMA:
-        raise LedgerError(
-            f"{ledger.path} has schema {schema}, this version reads up to {SCHEMA}: update "
-            "dp-fedmed"
-        )
-    history = RunHistory(records[0].body["run"], [])
-    for record in records:
-        body = record.body
-        if record.kind != REWIND:
-            history.closed = body["reason"] if record.kind == CLOSE else None
-        if "config" in body:
-            history.configs.append(body["config"])
-        if record.kind == PHASE:
-            history.phase, history.data, history.key = body["phase"], body["data"], body["key"]
-            history.plans[history.phase] = read_plan(body)
-        elif record.kind == COMMIT:
-            history.committed[body["round"]] = body["checkpoint"]
-        elif record.kind == REWIND:
-            later = [item for item in history.committed.items() if item[0] > body["round"]]
-            history.abandoned.update(dict.fromkeys(later, record.number))
-            history.committed = {r: c for r, c in history.committed.items() if r <= body["round"]}
-    return history
-
-
 def resume_run(config: Config) -> RunStore:
-    """Open the run directory of a configuration to go on with it.
+    """Open the run directory of a configuration to resume it.
 
     Args:
-        config: the settings to go on with; `resume` says from where.
+        config: the settings to resume with; `resume` says from where.
 
     Raises:
         RunFinished: if all rounds are done and no more are asked for.

@@ -15,44 +15,41 @@ from typing import Any
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from dp_fedmed.config import Clipping, Config, PrivacyStyle, Weighting, better
-from dp_fedmed.data import load_data
-from dp_fedmed.data.registry import refuse_other_kind
+from dp_fedmed.config import Config, PrivacyStyle, better
+from dp_fedmed.data import load_data, refuse_other_kind
 from dp_fedmed.errors import (
     ArrayError,
     BudgetSpent,
     CheckpointError,
-    ConfigError,
     EngineLost,
     Interrupted,
     TooFewClients,
 )
-from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.messages import RoundOrder
-from dp_fedmed.federation.nodes import Node, check_ready
-from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.federation.stopping import StopRequest
-from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, RoundSettings
-from dp_fedmed.learning import Evaluation
-from dp_fedmed.learning.fairness import fairness
-from dp_fedmed.privacy.mechanisms.base import ServerMechanism
-from dp_fedmed.run.checkpoint import Checkpoint
-from dp_fedmed.run.directory import (
-    EVALUATION_FILE,
-    PICTURES_FILE,
-    REPORT_FILE,
-    RunDirectory,
+from dp_fedmed.federation import (
+    DPStrategy,
+    Node,
+    PrivacyGuard,
+    RoundOrder,
+    RoundRecord,
+    StopRequest,
+    check_ready,
 )
+from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.privacy.mechanisms import ServerMechanism
+from dp_fedmed.run.checkpoint import Checkpoint
+from dp_fedmed.run.directory import REPORT_FILE
 from dp_fedmed.run.environment import ENVIRONMENT_FILE, environment_after
+from dp_fedmed.run.evaluation import write_evaluation
 from dp_fedmed.run.observer import Observer
 from dp_fedmed.run.participation import PARTICIPATION_FILE, Participation
-from dp_fedmed.run.phases import Parts, PhaseLedger
+from dp_fedmed.run.phases import Parts, PhaseLedger, round_settings
 from dp_fedmed.run.privacy_report import checkpoint_section, no_privacy, privacy_report
 from dp_fedmed.run.results import (
     BUDGET,
     INTERRUPTED,
     RunResult,
     describe_budget,
+    fairness_of,
     public_record,
 )
 from dp_fedmed.run.resume import resume_run
@@ -61,7 +58,6 @@ from dp_fedmed.run.store import RunStore
 logger = logging.getLogger(__name__)
 
 PARTITION_PICTURE = "partition.png"
-CLIENTS_FOLDER, CLIENTS_FILE = "clients", "clients.json"
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES}
 
 
@@ -93,7 +89,7 @@ class ServerRun:
         self._shown: dict[str, float] = {}  # ε by level, as the last row has it
         self._best: ArrayRecord | None = None
         self._validated = -1
-        self._refuse_other_data()
+        self.store.refuse_other_data(self._data_digest)
 
     def run(self, grid: Grid, nodes: dict[str, Node]) -> RunResult:
         """Train, then choose, test and save the final model; a stopped run keeps its last one."""
@@ -192,10 +188,10 @@ class ServerRun:
             ) from None
         details = checkpoint.details
         self.strategy.optimizer.restore(checkpoint.moments)
-        adapts = self.config.privacy.user.clipping is Clipping.adaptive
         same_phase = details["privacy"].get("phase") == self.store.phase
-        if self.mechanism is not None and adapts and same_phase:
-            self.mechanism.restore({"clip_norm": float(details["clip_norm"])})
+        if self.mechanism is not None and same_phase:
+            held = details.get("mechanism", {"clip_norm": details["clip_norm"]})
+            self.mechanism.restore(held)
         self.result.rounds = checkpoint.server_round
         with contextlib.suppress(ValueError):  # damaged; the ledger is the truth, not this
             for past in self.directory.metrics():
@@ -237,16 +233,8 @@ class ServerRun:
             ):
                 logger.warning("%s", advice)
                 self.observer.note(advice)
-        settings = self.store.config.federation
         return DPStrategy(
-            RoundSettings(
-                num_rounds=settings.num_rounds,
-                weight_by_examples=settings.weighting is Weighting.examples,
-                min_clients=settings.min_clients,
-                evaluate_every=settings.evaluate_every,
-                client_evaluate_every=settings.client_evaluate_every,
-                client_evaluate_max=settings.client_evaluate_max,
-            ),
+            round_settings(self.store.config),
             nodes={name: node.node_id for name, node in nodes.items()},
             sampler=sampler,
             mechanism=self.mechanism,
@@ -266,16 +254,6 @@ class ServerRun:
     @functools.cached_property
     def _data_digest(self) -> str:
         return self.store.data_digest(self.data)
-
-    def _refuse_other_data(self) -> None:
-        """Going on with other data would be another guarantee."""
-        if self.store.data is not None and self.store.data != self._data_digest:
-            self.store.lock.release()
-            raise ConfigError(
-                f"the records of data.name={self.config.data.name} have changed since the run "
-                "began: restore them, or start a new run (a shared data_ledger adds up what both "
-                "spend)"
-            )
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> Mapping[str, float] | None:
         """Validation metrics of a round's model; in style `none` they choose the final model."""
@@ -311,7 +289,7 @@ class ServerRun:
         }
         if record.client_metrics:
             seen["clients"] = record.client_metrics
-            seen["fairness"] = self._fairness(record)
+            seen["fairness"] = fairness_of(record, self.config.task.metric)
         if self.guard is None:
             self.directory.append_metrics(row | seen)
             private = {"round": record.server_round, "names": record.cohort}
@@ -336,12 +314,6 @@ class ServerRun:
     def _is_last(self) -> bool:
         """Whether the round is the last that is planned: what is spent is then told exactly."""
         return self.result.rounds == self.config.federation.num_rounds
-
-    def _fairness(self, record: RoundRecord) -> dict[str, float]:
-        """How evenly the task's metric is spread over clients."""
-        metric = self.config.task.metric
-        values = [own[metric] for own in record.client_metrics.values() if metric in own]
-        return fairness(values, sign=better(metric))
 
     def _checkpoint(self, server_round: int, *, always: bool = False) -> None:
         """Make the round's state durable, every so many rounds and at the end."""
@@ -404,7 +376,7 @@ class ServerRun:
         self.directory.save_model(model_arrays.from_record(final))
         self.result.test = self._evaluate(final, "test")
         evaluation = self.learner.finish(model_arrays.from_record(final))
-        self._write_evaluation(evaluation, self.directory)
+        write_evaluation(evaluation, self.directory, self.observer)
         self.directory.append_metrics(
             {
                 "final": True,
@@ -427,24 +399,3 @@ class ServerRun:
         else:
             self.store.ledger.sync()
         self.observer.finish(self.config, self.directory, self.store.ledger.head)
-
-    def _write_evaluation(self, evaluation: Evaluation, directory: RunDirectory) -> None:
-        """What belongs to a final model besides itself; one folder per client that has its own."""
-        if evaluation.content is not None:
-            directory.write_json(EVALUATION_FILE, dict(evaluation.content), durable=False)
-        if evaluation.pictures is not None:
-            self.observer.pictures(evaluation.pictures, directory.path / PICTURES_FILE)
-        described = {}
-        for name, own in evaluation.clients.items():
-            folder = directory.path / CLIENTS_FOLDER / name
-            folder.mkdir(parents=True, exist_ok=True)
-            client = RunDirectory(folder)
-            client.save_model(own.model)
-            self._write_evaluation(own.evaluation, client)
-            described[name] = {
-                "model": str((folder / "model.safetensors").relative_to(directory.path)),
-                "val": dict(own.val),
-                "test": dict(own.test),
-            }
-        if described:
-            directory.write_json(CLIENTS_FILE, described)

@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.crash_points import crash_point
 from dp_fedmed.data import DataSet
-from dp_fedmed.federation.plan import PrivacyPlan
+from dp_fedmed.errors import ConfigError
+from dp_fedmed.federation import PrivacyPlan
 from dp_fedmed.privacy.ledger import Ledger
-from dp_fedmed.privacy.streams.keys import (
+from dp_fedmed.privacy.streams import (
     LEDGER_KEY_FILE,
     NOISE_KEYS,
     SECRET_FOLDER,
-    TEMPORARY,
     MacKey,
+    NoiseKey,
     key_file,
 )
-from dp_fedmed.privacy.streams.noise import NoiseKey
+from dp_fedmed.privacy.streams.keys import TEMPORARY
 from dp_fedmed.run.checkpoint import Checkpoint, CheckpointStore
 from dp_fedmed.run.data_ledger import DataLedger
 from dp_fedmed.run.directory import CONFIG_FILE, PARTITION_FILE, RunDirectory
 from dp_fedmed.run.durable import LOCK_FILE, RunLock, sweep, wait_for_sweeps
-from dp_fedmed.run.journal import CLOSE, CONFIG, OPEN, PHASE, REWIND, Journal
+from dp_fedmed.run.journal import Journal
+from dp_fedmed.run.spent import (
+    CLOSE,
+    CONFIG,
+    LEDGER_FILE,
+    OPEN,
+    PHASE,
+    RELEASES,
+    REWIND,
+    SCHEMA,
+)
 
-SCHEMA = 1
-LEDGER_FILE = Path("private") / "ledger.jsonl"
-RELEASES = Path("private") / "releases"
 PUBLIC_RUN = "public"
 
 
@@ -102,6 +108,20 @@ class RunStore:
     def data_digest(self, data: DataSet) -> str:
         """Keyed digest of the data, to notice that they have changed."""
         return data_digest(self.mac_key, data)
+
+    def refuse_other_data(self, digest: str) -> None:
+        """Resuming with other data would be another guarantee.
+
+        Raises:
+            ConfigError: if the records are not those that the run began with.
+        """
+        if self.data is not None and self.data != digest:
+            self.lock.release()
+            raise ConfigError(
+                f"the records of data.name={self.config.data.name} have changed since the run "
+                "began: restore them, or start a new run (a shared data_ledger adds up what both "
+                "spend)"
+            )
 
     def begin(self, plan: PrivacyPlan | None, data: str) -> None:
         """Write down what is about to happen, when nothing can be refused any more.
@@ -251,8 +271,3 @@ def data_digest(key: MacKey, data: DataSet) -> str:
 def destroy_key(file: Path) -> None:
     """Overwrite and remove a key file, whatever it holds."""
     NoiseKey.generate().destroy(file)
-
-
-def read_plan(body: Mapping[str, Any]) -> PrivacyPlan | None:
-    """The plan of a PHASE record."""
-    return None if body["plan"] is None else PrivacyPlan.from_json(body["plan"])

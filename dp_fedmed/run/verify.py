@@ -18,9 +18,9 @@ from dp_fedmed.privacy.ledger import Ledger, Record
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.run.checkpoint import CheckpointStore, folder_name
 from dp_fedmed.run.directory import CONFIG_FILE, REPORT_FILE
-from dp_fedmed.run.journal import CHARGE, CLOSE, COMMIT
 from dp_fedmed.run.phases import limits_of
-from dp_fedmed.run.resume import client_ledgers, history_of, open_ledger
+from dp_fedmed.run.resume import client_ledgers
+from dp_fedmed.run.spent import CHARGE, history_of, open_ledger
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class LedgerView:
         self.hidden = self.config.privacy.style.protects_clients
         self.plan: PrivacyPlan | None = self.history.plans.get(self.history.phase)
         self.account = self._new_account()
-        for record in self.ledger.records:
-            if record.kind == CHARGE and self.account is not None:
-                self.account.record(Charge.from_record(record))
+        if self.account is not None:
+            for charge in self.history.charges:
+                self.account.record(charge)
 
     def _new_account(self) -> RunAccount | None:
         if self.plan is None:
@@ -69,13 +69,7 @@ class LedgerView:
     @property
     def open_round(self) -> int | None:
         """The round that was charged and not committed, as a crash leaves it; None without one."""
-        found = None
-        for record in self.ledger.records:
-            if record.kind == CHARGE:
-                found = int(record.body["round"])
-            elif record.kind in (COMMIT, CLOSE):
-                found = None
-        return found
+        return self.history.open_round
 
     @property
     def open_words(self) -> str:
@@ -88,12 +82,12 @@ class LedgerView:
 
     def lines(self) -> Iterator[Line]:
         """Every record in words; ε after each charge, where it tells nothing of cohorts."""
-        account = self._new_account()
+        account, charges = self._new_account(), iter(self.history.charges)
         for record in self.ledger.records:
             if record.kind != CHARGE or account is None or self.plan is None:
                 yield Line(record, _in_words(record))
                 continue
-            charge = Charge.from_record(record)
+            charge = next(charges)
             account.record(charge)
             spent = account.published_epsilons(exact=False)
             sample, user = spent.get("sample"), spent.get("user")

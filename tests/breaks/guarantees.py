@@ -5,7 +5,8 @@ from __future__ import annotations
 from tests.breaks.base import Break
 
 STYLES = "tests/runs/test_styles.py"
-CLIENT_LEVEL = "tests/privacy/mechanisms/test_client_level.py"
+CLIENT_UPDATES = "tests/privacy/mechanisms/test_client_updates.py"
+ADAPTIVE = "tests/privacy/mechanisms/test_adaptive_clipping.py"
 DP_SGD = "tests/learning/networks/test_dp_sgd.py"
 RESUME = "tests/runs/resume"
 ANOMALY = "tests/runs/anomaly/test_anomaly.py"
@@ -27,49 +28,49 @@ LOCAL_GRID = "tests/engines/test_local_grid.py"
 BREAKS = [
     Break(
         "record noise ÷ 4",
-        "learning/networks/dp_sgd.py",
-        "std = self.noise_multiplier * self.sensitivity",
-        "std = self.noise_multiplier * self.sensitivity / 4",
+        "privacy/mechanisms/dp_sgd.py",
+        "std = gaussian_std(noise_multiplier=self.noise_multiplier, sensitivity=moved)",
+        "std = gaussian_std(noise_multiplier=self.noise_multiplier, sensitivity=moved) / 4",
         f"{DP_SGD}::test_noise_has_the_scale_that_is_accounted",
     ),
     Break(
         "client noise ÷ 4",
-        "privacy/mechanisms/client_level.py",
-        "std = self.update_noise * self.clip_norm",
-        "std = self.update_noise * self.clip_norm / 4",
-        f"{CLIENT_LEVEL}::test_released_noise_has_the_scale_that_is_accounted",
+        "privacy/mechanisms/client_updates.py",
+        "gaussian_std(noise_multiplier=self.noise_multiplier, sensitivity=self.max_norm)",
+        "gaussian_std(noise_multiplier=self.noise_multiplier, sensitivity=self.max_norm / 4)",
+        f"{CLIENT_UPDATES}::test_released_noise_has_the_scale_that_is_accounted",
     ),
     Break(
         "a site's own noise on a statistic ÷ 2",
-        "learning/anomaly/learner.py",
-        "std = work.plan.noise_multiplier * BOUND / max(1, count)",
-        "std = work.plan.noise_multiplier * BOUND / max(1, count) / 2",
+        "privacy/mechanisms/statistic.py",
+        "return whole / max(1, self.records)",
+        "return whole / max(1, self.records) / 2",
         f"{ANOMALY}::test_a_clients_own_noise_has_the_scale_that_is_charged",
     ),
     Break(
         "no noise on the count of adaptive clipping",
-        "privacy/mechanisms/client_level.py",
-        "stream.normal(1, std=count_noise)",
+        "privacy/mechanisms/adaptive_clipping.py",
+        "stream.normal(1, std=self.count_noise)",
         "stream.normal(1, std=0.0)",
-        f"{CLIENT_LEVEL}::test_the_count_of_adaptive_clipping_is_noised",
+        f"{ADAPTIVE}::test_the_count_of_adaptive_clipping_is_noised",
     ),
     Break(
         "no clipping of records (hooks, functorch)",
         "learning/networks/dp_sgd.py",
-        "factors = clip_factors(norms, self.max_grad_norm)",
+        "factors = torch.from_numpy(self.mechanism.bound(norms.numpy()))",
         "factors = torch.isfinite(norms).double()",
         f"{DP_SGD}::test_one_record_moves_the_sum_by_at_most_c",
     ),
     Break(
         "no clipping of updates",
-        "privacy/mechanisms/client_level.py",
-        "max_norm=self.clip_norm)",
-        "max_norm=1e30)",
-        f"{CLIENT_LEVEL}::test_one_client_moves_the_sum_by_at_most_c",
+        "privacy/mechanisms/client_updates.py",
+        "clip_l2(list(contribution.values()), max_norm=self.max_norm)",
+        "clip_l2(list(contribution.values()), max_norm=1e30)",
+        f"{CLIENT_UPDATES}::test_one_client_moves_the_sum_by_at_most_c",
     ),
     Break(
         "no bound on an image's vector",
-        "learning/anomaly/statistics.py",
+        "privacy/mechanisms/statistic.py",
         "max_norm=BOUND",
         "max_norm=1e9",
         "tests/learning/anomaly/test_statistics.py"
@@ -85,24 +86,24 @@ BREAKS = [
     ),
     Break(
         "noise is reused across rounds",
-        "site/keys.py",
+        "privacy/streams/rounds.py",
         "return self.key.stream(self._id(purpose, step, self.key.private_digest(exact)))",
         "return self.key.stream(StreamId(run='r', phase=0, purpose=purpose, round_num=0,"
         " public_digest=bytes(32), private_digest=bytes(32)))",
-        f"{CLIENT_LEVEL}::test_noise_is_not_repeated_across_rounds_or_runs",
+        f"{CLIENT_UPDATES}::test_noise_is_not_repeated_across_rounds_or_runs",
     ),
     Break(
         "one noise vector for two different sums",
         "privacy/streams/noise.py",
         'return self._mac(b"dp_fedmed private digest v1" + array_digest(arrays))',
         'return self._mac(b"dp_fedmed private digest v1")',
-        f"{CLIENT_LEVEL}::test_the_same_inputs_give_the_same_release_and_others_do_not",
+        f"{CLIENT_UPDATES}::test_the_same_inputs_give_the_same_release_and_others_do_not",
     ),
     Break(
         "one noise vector at two noise scales",
-        "site/keys.py",
-        'settings = {"in force": dict(in_force), **computed_from(config)}',
-        "settings = computed_from(config)",
+        "privacy/streams/rounds.py",
+        'config={"in force": dict(order), **settings}',
+        "config=dict(settings)",
         f"{STYLES}::test_one_sum_at_two_noise_scales_does_not_share_its_noise",
     ),
     Break(
@@ -124,27 +125,27 @@ BREAKS = [
         "config/checks.py",
         "if federation.weighting is not Weighting.uniform:",
         "if False:",
-        f"{CLIENT_LEVEL}::test_what_breaks_the_guarantee_is_refused",
+        f"{CLIENT_UPDATES}::test_what_breaks_the_guarantee_is_refused",
     ),
     Break(
         "a run stops by how many clients came",
         "config/checks.py",
         "        if federation.min_clients is not None:\n",
         "        if False:\n",
-        f"{CLIENT_LEVEL}::test_what_breaks_the_guarantee_is_refused",
+        f"{CLIENT_UPDATES}::test_what_breaks_the_guarantee_is_refused",
     ),
     Break(
         "the sum is divided by who came",
-        "privacy/mechanisms/client_level.py",
+        "privacy/mechanisms/client_updates.py",
         "/ self.expected_cohort\n            for name",
-        "/ max(1.0, 2 * abs(self._below))\n            for name",
-        f"{CLIENT_LEVEL}::test_the_sum_is_divided_by_the_expected_cohort_not_by_who_came",
+        "/ max(1.0, 2 * abs(total[BELOW][0]))\n            for name",
+        f"{CLIENT_UPDATES}::test_the_sum_is_divided_by_the_expected_cohort_not_by_who_came",
     ),
     Break(
         "the gradient is divided by the realised batch",
-        "learning/networks/dp_sgd.py",
-        "grid.values(total + part) / self.expected_batch_size",
-        "grid.values(total + part) / (self.expected_batch_size * 0.9)",
+        "privacy/mechanisms/dp_sgd.py",
+        "grid.values(part + own) / denominator",
+        "grid.values(part + own) / (denominator * 0.9)",
         f"{DP_SGD}::test_the_denominator_is_the_expected_batch_not_the_realised_one",
     ),
     Break(
@@ -210,8 +211,8 @@ BREAKS = [
     Break(
         "the cohort is drawn from the public seed",
         "federation/strategy.py",
-        "        if self.hides_cohorts:\n            rng = self._secrets",
-        "        if False:\n            rng = self._secrets",
+        "        if self.hides_cohorts:\n            rng = self._streams",
+        "        if False:\n            rng = self._streams",
         f"{STYLES}::test_a_secret_cohort_does_not_follow_from_the_seed",
     ),
     Break(
@@ -230,7 +231,7 @@ BREAKS = [
     ),
     Break(
         "sampling of clients is counted as amplification for records",
-        "planning/plan.py",
+        "federation/plan.py",
         "            sample_rate=self.sample_rate,\n            steps=self.steps,",
         "            sample_rate=self.sample_rate * 0.5,\n            steps=self.steps,",
         f"{STYLES}::test_records_of_a_run_cost_the_worst_clients_epsilon",
@@ -309,7 +310,7 @@ BREAKS = [
     Break(
         "a forged (σ, q, T) is believed",
         "federation/privacy_guard.py",
-        "if realised.get(key) != expected[key]:",
+        "if realised.get(key) != wanted:",
         "if False:",
         f"{STYLES}::test_a_reply_that_does_not_fit_the_plan_is_refused",
     ),
@@ -395,16 +396,16 @@ BREAKS = [
     Break(
         "rows chosen by what they hold",
         "learning/anomaly/noisy_rows.py",
-        "            chosen.append(patches",
-        "            kept = np.argsort(-patches.reshape(-1, patches.shape[2])[:, 0])[: len(kept)]\n"
-        "            chosen.append(patches",
+        "        chosen.append(patches",
+        "        kept = np.argsort(-patches.reshape(-1, patches.shape[2])[:, 0])[: len(kept)]\n"
+        "        chosen.append(patches",
         f"{ROWS}::test_replacing_one_image_moves_what_a_client_sends_by_two_root_m_at_most",
     ),
     Break(
         "noise of a row for an image of several",
-        "learning/anomaly/noisy_rows.py",
-        "return noise_multiplier * self.sanitizer.sensitivity / 2.0",
-        "return noise_multiplier",
+        "privacy/mechanisms/noisy_rows.py",
+        "moved = BOUND * math.sqrt(self.rows_per_record)",
+        "moved = BOUND",
         "tests/learning/anomaly/test_noisy_rows.py::test_noisy_rows_carry_the_noise_they_promise",
     ),
     Break(
@@ -488,7 +489,7 @@ BREAKS = [
     ),
     Break(
         "the best run is chosen by the test set",
-        "sweeps/facts.py",
+        "sweeps/summary.py",
         "judged = setting.val if by_val and setting.val is not None else setting.test",
         "judged = setting.test",
         f"{SWEEP_REPORT}::test_the_best_is_chosen_by_validation_among_private_runs_within_epsilon",
@@ -516,7 +517,7 @@ BREAKS = [
     ),
     Break(
         "peer: a count of examples is not compared with the plan",
-        "federation/strategy.py",
+        "federation/replies.py",
         "self.guard.check_examples(name, examples)",
         "pass",
         f"{HOSTILE_CLIENTS}::test_an_unfit_reply_is_refused_and_said_once",
@@ -524,7 +525,7 @@ BREAKS = [
     Break(
         "peer: a forged σ is accepted",
         "federation/privacy_guard.py",
-        "if realised.get(key) != expected[key]:",
+        "if realised.get(key) != wanted:",
         "if False:",
         f"{HOSTILE_CLIENTS}::test_an_unfit_reply_is_refused_and_said_once",
     ),
@@ -544,22 +545,22 @@ BREAKS = [
     ),
     Break(
         "peer: a warning in every round",
-        "federation/strategy.py",
+        "federation/replies.py",
         "if reason not in warned and",
         "if",
         f"{HOSTILE_CLIENTS}::test_an_unfit_reply_is_refused_and_said_once",
     ),
     Break(
         "peer: a client takes any σ",
-        "learning/networks/learner.py",
-        "if not max(least, LEAST_NOISE) <= noise < math.inf:",
+        "assemble.py",
+        "if not max(least, LEAST_NOISE) <= sigma < math.inf:",
         "if False:",
         f"{HOSTILE_SERVER}::test_a_client_refuses_what_its_settings_do_not_imply",
     ),
     Break(
         "peer: a client takes any style",
-        "client_app.py",
-        'if told.get("style", style) != style:',
+        "site/runtime.py",
+        "if order.style != style:",
         "if False:",
         f"{HOSTILE_SERVER}::test_a_client_refuses_what_its_settings_do_not_imply",
     ),
@@ -586,9 +587,9 @@ BREAKS = [
     ),
     Break(
         "peer: a client takes any arrays for the model",
-        "learning/networks/learner.py",
-        "return model_arrays.checked(sent, self.state.read())",
-        "return model_arrays.from_record(sent)",
+        "site/runtime.py",
+        "else model_arrays.checked(record, like)",
+        "else model_arrays.from_record(record)",
         f"{HOSTILE_SERVER}::test_a_model_that_is_not_its_own_is_refused",
     ),
     Break(
@@ -628,7 +629,7 @@ BREAKS = [
     ),
     Break(
         "peer: a client's failure in run.log",
-        "client_app.py",
+        "site/answers.py",
         "        if SiteRules.is_deployed(node):\n            logger.exception",
         "        if True:\n            logger.exception",
         f"{SECRETS}::test_a_clients_failure_stays_in_a_file_of_its_own",
@@ -643,9 +644,10 @@ BREAKS = [
     ),
     Break(
         "peer: a record goes with the answer",
-        "client_app.py",
+        "site/runtime.py",
         'content["metrics"] = MetricRecord({"num-examples"',
-        'content["x"] = ConfigRecord({"x": records.x.tobytes()})\n'
+        "from flwr.app import ConfigRecord\n"
+        '        content["x"] = ConfigRecord({"x": records.x.tobytes()})\n'
         '        content["metrics"] = MetricRecord({"num-examples"',
         f"{SECRETS}::test_nothing_secret_is_written_or_sent",
     ),

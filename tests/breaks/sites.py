@@ -33,7 +33,7 @@ BREAKS = [
     ),
     Break(
         "cohort: a simulated client's failure is on its stream",
-        "client_app.py",
+        "site/answers.py",
         "            keep_failure(site.config.run_dir, client_name(node), verb)",
         '            logger.exception("%s", client_name(node))',
         NAMES_NOBODY,
@@ -54,8 +54,8 @@ BREAKS = [
     ),
     Break(
         "site: a round's classes are not checked against all records",
-        "client_app.py",
-        "if (name, shape, classes) not in self._fitting:",
+        "site/runtime.py",
+        "if fitting not in self._fitting:",
         "if not self._fitting:",
         f"{NODES}::test_a_server_that_changes_its_mind_is_refused_whichever_records_are_drawn",
     ),
@@ -69,7 +69,7 @@ BREAKS = [
     Break(
         "site: nobody asks whether it can take part",
         "run/server_run.py",
-        "check_ready(grid, nodes, self._told_to, timeout=timeout)",
+        "check_ready(grid, nodes, self._order_to, timeout=timeout)",
         "pass",
         f"{NODES}::test_a_site_that_can_never_contribute_stops_the_run_before_round_1",
     ),

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dp_fedmed.assemble import client_runtime
 from dp_fedmed.cli import main
 from dp_fedmed.config import Config, PartitionName, compose
 from dp_fedmed.data import DataSet, Records, load_data, training_parts
@@ -17,7 +18,6 @@ from dp_fedmed.data.clients import client_indices, deployed_records
 from dp_fedmed.data.records import joined
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.launch import run_federation
-from dp_fedmed.site.runtime import ClientRuntime
 from tests.studies import STUDY, study, whole
 
 PATIENTS = ("data.group_by=patient", "data.max_records_per_group=2")
@@ -104,7 +104,7 @@ def test_every_client_has_whole_patients(name: PartitionName) -> None:
 def test_a_hospital_is_a_site_and_a_patient_the_unit() -> None:
     words = ["privacy=none", *STUDY, *PATIENTS, "federation.num_clients=3"]
     config = compose([*words, "data.partition.name=natural", "data.client_val_fraction=0"])
-    runtime = ClientRuntime(config)
+    runtime = client_runtime(config)
     for number in range(3):
         train, _ = runtime.records({"partition-id": number, "num-partitions": 3})
         assert train.site is not None
@@ -133,7 +133,7 @@ def test_a_client_whose_patients_all_validate_is_refused_with_the_key() -> None:
 def test_a_group_without_patients_is_refused_before_anything_starts() -> None:
     config = compose(["privacy=none", *PATIENTS])
     with pytest.raises(ConfigError, match=r"data\.group_by=patient needs.*Records\.patient"):
-        ClientRuntime(config).preload(5)
+        client_runtime(config).preload(5)
 
 
 def test_joined_records_keep_their_patients() -> None:
@@ -149,7 +149,7 @@ def test_what_is_shown_is_what_is_trained_on(
     words = ["privacy=none", *STUDY, *PATIENTS, "federation.num_clients=3"]
     words += ["federation.num_rounds=1", "engine.workers=1", f"run_dir={tmp_path}/run"]
     config = compose(words)
-    runtime = ClientRuntime(config)
+    runtime = client_runtime(config)
     nodes = [{"partition-id": number, "num-partitions": 3} for number in range(3)]
     sizes = [len(runtime.records(node)[0]) for node in nodes]
     run_federation(config)

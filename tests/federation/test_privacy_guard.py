@@ -27,6 +27,7 @@ from dp_fedmed.privacy.accounting import pld
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.run.journal import Journal
+from dp_fedmed.run.phases import limits_of
 from dp_fedmed.run.privacy_report import checkpoint_section, privacy_report
 from dp_fedmed.run.verify import LedgerView
 
@@ -52,7 +53,7 @@ def many_targets(style: str, *words: str) -> Config:
 
 
 @pytest.fixture(params=["sample", "hybrid"])
-def after_leaving(request: pytest.FixtureRequest, tmp_path: Path) -> PrivacyGuard:
+def after_leaving(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Config, PrivacyGuard]:
     """Two phases: `b`, with little noise, took part in the first only."""
     user = (
         None
@@ -64,34 +65,37 @@ def after_leaving(request: pytest.FixtureRequest, tmp_path: Path) -> PrivacyGuar
     key = MacKey.generate()
     journal = Journal(Ledger(tmp_path / "ledger.jsonl", key), key, tmp_path / "releases", phase=0)
     config = many_targets(request.param)
-    before = PrivacyGuard(config, first, journal)
+    before = PrivacyGuard(limits_of(config), first, journal)
     for server_round in (1, 2):
         before.charge(server_round, ["a", "b"])
     journal.phase = 1
-    guard = PrivacyGuard(config, second, journal, past={0: first})
+    guard = PrivacyGuard(limits_of(config), second, journal, past={0: first})
     guard.charge(3, ["a", "c"])
-    return guard
+    return config, guard
 
 
-def test_a_site_that_left_stays_in_the_maximum(after_leaving: PrivacyGuard) -> None:
-    guard = after_leaving
+def test_a_site_that_left_stays_in_the_maximum(after_leaving: tuple[Config, PrivacyGuard]) -> None:
+    config, guard = after_leaving
     worst = get_privacy_spent(
         noise_multiplier=0.7, sample_rate=1.0, steps=2, delta=1e-5, accountant="exact"
     )
     for spent in (guard.epsilons(), guard.published_epsilons(), guard.planned_epsilons(5)):
         assert spent["sample"] == pytest.approx(worst)
-    report = privacy_report(guard.config, guard, rounds=3)["guarantees"][0]
+    report = privacy_report(config, guard, rounds=3)["guarantees"][0]
     assert report["epsilon"] == pytest.approx(worst)
     assert report["worst_client"] == "b"
     assert report["clients"]["b"]["left"] is True
     assert "left" not in report["clients"]["a"]
-    section = checkpoint_section(guard)
+    section = checkpoint_section(config, guard)
     assert section["cumulative_sample_epsilon"] == pytest.approx(worst)
     assert section["sample_history"] == [(0.7, 1.0, 2)]
 
 
-def test_a_site_that_comes_back_has_spent_what_it_had(after_leaving: PrivacyGuard) -> None:
-    spent = after_leaving.spent(3)
+def test_a_site_that_comes_back_has_spent_what_it_had(
+    after_leaving: tuple[Config, PrivacyGuard],
+) -> None:
+    _, guard = after_leaving
+    spent = guard.spent(3)
     assert spent.clients["b"].rows() == [(0.7, 1.0, 2)]
     assert spent.participations["b"] == 2
     with pytest.raises(ConfigError, match=r"target_epsilon=3 is spent"):
@@ -104,19 +108,23 @@ def test_a_site_that_comes_back_has_spent_what_it_had(after_leaving: PrivacyGuar
         )
 
 
-def test_phases_are_an_odometer_and_the_report_says_so(after_leaving: PrivacyGuard) -> None:
-    report = privacy_report(after_leaving.config, after_leaving, rounds=3)
+def test_phases_are_an_odometer_and_the_report_says_so(
+    after_leaving: tuple[Config, PrivacyGuard],
+) -> None:
+    config, guard = after_leaving
+    report = privacy_report(config, guard, rounds=3)
     assert report["phases"] == 2
     assert "odometer" in " ".join(report["outside_the_guarantee"])
-    one = PrivacyGuard(many_targets("sample"), plan_of({"a": client()}))
+    config = many_targets("sample")
+    one = PrivacyGuard(limits_of(config), plan_of({"a": client()}))
     one.charge(1, ["a"])
-    assert "odometer" not in json.dumps(privacy_report(one.config, one, rounds=1))
+    assert "odometer" not in json.dumps(privacy_report(config, one, rounds=1))
 
 
 def test_secret_participations_that_are_used_up_do_not_end_the_run() -> None:
     user = PrivacyEvent.poisson(unit="client", noise_multiplier=5.0, sample_rate=0.5)
     clients = {name: client(participations=2) for name in "ab"}
-    guard = PrivacyGuard(many_targets("hybrid"), plan_of(clients, user))
+    guard = PrivacyGuard(limits_of(many_targets("hybrid")), plan_of(clients, user))
     ends = []
     for drawn in (["a", "b"], ["a", "b"], ["a"], ["b"], []):
         cohort = guard.admit(drawn)
@@ -124,7 +132,7 @@ def test_secret_participations_that_are_used_up_do_not_end_the_run() -> None:
         ends.append(cohort)
     assert ends == [["a", "b"], ["a", "b"], [], [], []], "left out, and nobody told"
     assert guard.published_histories()["a"].rows() == [(5.0, 1.0, 2)]
-    sample = PrivacyGuard(many_targets("sample"), plan_of(clients))
+    sample = PrivacyGuard(limits_of(many_targets("sample")), plan_of(clients))
     for server_round in (1, 2):
         sample.charge(server_round, ["a", "b"])
     with pytest.raises(BudgetSpent, match="every client has spent"):
@@ -135,7 +143,7 @@ def test_secret_participations_that_are_used_up_do_not_end_the_run() -> None:
 def test_a_hidden_run_ends_after_as_many_rounds_whoever_was_drawn(cohort: list[str]) -> None:
     user = PrivacyEvent.poisson(unit="client", noise_multiplier=50.0, sample_rate=0.5)
     config = compose(["privacy=hybrid", "privacy.sample.target_epsilon=2"])
-    guard = PrivacyGuard(config, plan_of({name: client() for name in "ab"}, user))
+    guard = PrivacyGuard(limits_of(config), plan_of({name: client() for name in "ab"}, user))
     within = compute_max_rounds(
         noise_multiplier=5.0,
         target_epsilon=2.0,
@@ -174,7 +182,7 @@ def test_the_protocols_own_parameters_hold_all_rounds() -> None:
     names = [f"c{n}" for n in range(config.federation.num_clients)]
     sampler = PoissonSampler(rate=1.0)
     plan = make_plan(config, records=dict.fromkeys(names, 50), sampler=sampler, is_private=True)
-    guard = PrivacyGuard(config, plan)
+    guard = PrivacyGuard(limits_of(config), plan)
     guard.require_one_round()
     for server_round in range(1, config.federation.num_rounds + 1):
         guard.charge(server_round, guard.admit(names))
@@ -188,7 +196,7 @@ def test_a_target_that_holds_no_round_is_refused_before_anything_is_spent() -> N
     ):
         style = "sample" if event is None else "hybrid"
         words = [f"privacy={style}", *NOISE, f"privacy.{level}.target_epsilon=1"]
-        guard = PrivacyGuard(compose(words), plan_of({"a": client(1.0)}, event))
+        guard = PrivacyGuard(limits_of(compose(words)), plan_of({"a": client(1.0)}, event))
         with pytest.raises(ConfigError, match=rf"{level}.target_epsilon=1 does not hold a single"):
             guard.require_one_round()
 
@@ -199,7 +207,7 @@ def test_a_patients_epsilon_is_the_worst_over_all_clients() -> None:
     config = many_targets("sample")
     patients = replace(config.data, group_by="patient", max_records_per_group=4)
     config = replace(config, data=patients)
-    guard = PrivacyGuard(config, plan_of(clients))
+    guard = PrivacyGuard(limits_of(config), plan_of(clients))
     guard.charge(1, list(clients))
     histories = guard.published_histories()
     groups = {n: group_epsilon(h, size=4, delta=1e-5) for n, h in histories.items()}
@@ -222,11 +230,12 @@ def test_an_old_ledger_is_read_and_composes() -> None:
     stored = plan_of({"a": client()}).to_json()
     stored["clients"][0]["adjacency"] = "add_remove"
     plan = PrivacyPlan.from_json(stored)
-    guard = PrivacyGuard(many_targets("sample"), plan)
+    config = many_targets("sample")
+    guard = PrivacyGuard(limits_of(config), plan)
     guard.record(Charge(phase=0, server_round=1, digest="", cohort=["a"], clients={"a": read}))
     guard.charge(2, ["a"])
     assert guard.published_histories()["a"].rows() == [(5.0, 1.0, 2)]
-    report = privacy_report(guard.config, guard, rounds=2)["guarantees"][0]
+    report = privacy_report(config, guard, rounds=2)["guarantees"][0]
     assert report["adjacency"] == "zero_out"
 
 
@@ -250,7 +259,7 @@ def test_tight_calibrates_and_enforces_and_rdp_stands_beside_it() -> None:
             )
             sigmas[accountant] = plan.clients["a"].noise_multiplier
             if accountant == "tight":
-                guard = PrivacyGuard(chosen, plan)
+                guard = PrivacyGuard(limits_of(chosen), plan)
         assert 0.85 < sigmas["tight"] / sigmas["rdp"] < 0.97
         for server_round in range(1, 6):
             guard.charge(server_round, guard.admit(["a"]))
@@ -275,7 +284,7 @@ def test_a_run_does_not_ask_pld_for_every_client_in_every_round(
     config = compose(["privacy=sample", "recipe=none", "training.batch_size=30"])
     records = {f"c{n}": 100 + n for n in range(6)}
     plan = make_plan(config, records=records, sampler=AllSampler(rate=1.0), is_private=True)
-    guard = PrivacyGuard(config, plan)
+    guard = PrivacyGuard(limits_of(config), plan)
     calibrating = len(asked)
     for server_round in range(1, 21):
         guard.charge(server_round, guard.admit(list(records)))
@@ -283,7 +292,7 @@ def test_a_run_does_not_ask_pld_for_every_client_in_every_round(
         spent = guard.published_epsilons(exact=final)["sample"]
         assert spent <= 3.0
         privacy_report(config, guard, server_round, final=final)
-        checkpoint_section(guard, final=final)
+        checkpoint_section(config, guard, final=final)
         guard.rounds_left()
     assert len(asked) - calibrating < 20, "six clients and twenty rounds"
     assert spent > 2.98
@@ -296,7 +305,7 @@ def test_epsilon_never_falls_from_round_to_round(style: str, noise: str) -> None
     config = compose([f"privacy={style}", "federation.num_clients=6", *words])
     records = {f"c{n}": 100 + n for n in range(6)}
     plan = make_plan(config, records=records, sampler=PoissonSampler(rate=1.0), is_private=True)
-    guard = PrivacyGuard(config, plan)
+    guard = PrivacyGuard(limits_of(config), plan)
     shown = []
     for server_round in range(1, config.federation.num_rounds + 1):
         guard.charge(server_round, guard.admit(list(records)))
@@ -321,10 +330,11 @@ def test_phases_of_different_accountants_compose_by_the_one_in_force() -> None:
 
 def test_reports_tell_the_cost_of_one_round() -> None:
     user = PrivacyEvent.full(unit="client", noise_multiplier=4.0)
-    guard = PrivacyGuard(many_targets("hybrid"), plan_of({"a": client(), "b": client(6.0)}, user))
+    config = many_targets("hybrid")
+    guard = PrivacyGuard(limits_of(config), plan_of({"a": client(), "b": client(6.0)}, user))
     guard.charge(1, ["a"])
     guard.charge(2, ["a"])
-    record, whole = privacy_report(guard.config, guard, rounds=2)["guarantees"]
+    record, whole = privacy_report(config, guard, rounds=2)["guarantees"]
     exact = {"sample_rate": 1.0, "steps": 1, "delta": 1e-5, "accountant": "exact"}
     assert record["epsilon_of_one_round"] == get_privacy_spent(noise_multiplier=5.0, **exact)  # type: ignore[arg-type]
     assert whole["epsilon_of_one_round"] == get_privacy_spent(noise_multiplier=4.0, **exact)  # type: ignore[arg-type]
@@ -335,9 +345,9 @@ def test_reports_tell_the_cost_of_one_round() -> None:
 def test_an_open_round_is_said_and_is_not_damage(
     small: Callable[..., Config], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from dp_fedmed import crash_points
     from dp_fedmed.cli import main
     from dp_fedmed.launch import run_federation
-    from dp_fedmed.run import durable
 
     config = small("privacy=hybrid", "model._target_=dp_fedmed.models.MLP", "model.args.hidden=[4]")
 
@@ -351,12 +361,12 @@ def test_an_open_round_is_said_and_is_not_damage(
             raise Crash
 
     left = 2
-    durable.at_point, before = crash, durable.at_point
+    crash_points.at_crash_point, before = crash, crash_points.at_crash_point
     try:
         with pytest.raises(Crash):
             run_federation(config)
     finally:
-        durable.at_point = before
+        crash_points.at_crash_point = before
     assert LedgerView(Path(config.run_dir)).open_round == 2
     assert main(["ledger", "verify", config.run_dir]) == 3
     said = " ".join(capsys.readouterr().out.split())

@@ -22,7 +22,8 @@ logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
 logging.captureWarnings(True)
 import opacus
 from flwr.app import Context, Message, RecordDict
-from dp_fedmed.client_app import ClientRuntime, build_client_app
+from dp_fedmed.assemble import client_runtime
+from dp_fedmed.client_app import build_client_app
 from dp_fedmed.config import from_run_config
 from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.server_app import app
@@ -47,7 +48,7 @@ for style in ("user", "hybrid"):
         "model._target_=dp_fedmed.models.MLP model.args.hidden=[4] training.local_steps=1")
     given = {"task": "breast_cancer", "privacy": style, "run-dir": f"{sys.argv[1]}/{style}",
              "overrides": overrides}
-    runtime = ClientRuntime(from_run_config(given, run_id=1))
+    runtime = client_runtime(from_run_config(given, run_id=1))
     train = runtime.work.train
     runtime.work.train = lambda work: fail() if work.name[-1] in "024" else train(work)
     grid = Twice(build_client_app(runtime=runtime), num_clients=6, workers=1)

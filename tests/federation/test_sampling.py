@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dp_fedmed.config import FederationConfig, SamplerName
-from dp_fedmed.federation.sampling import AllSampler, FixedSampler, PoissonSampler
+from dp_fedmed.config import SamplerName, compose
+from dp_fedmed.federation.sampling import SAMPLERS, AllSampler, FixedSampler, PoissonSampler
 from dp_fedmed.planning.plan import make_sampler
 
 NAMES = [f"client-{i:05d}" for i in range(40)]
@@ -15,7 +15,10 @@ NAMES = [f"client-{i:05d}" for i in range(40)]
 @pytest.mark.parametrize("name", list(SamplerName))
 def test_cohorts_are_sorted_distinct_and_repeatable(name: SamplerName) -> None:
     rate = 1.0 if name is SamplerName.all else 0.3
-    sampler = make_sampler(FederationConfig(sampler=name, sample_rate=rate))
+    sampler = make_sampler(
+        compose([f"federation.sampler={name}", f"federation.sample_rate={rate}"])
+    )
+    assert type(sampler) is SAMPLERS[name]
     cohort = sampler.cohort(NAMES, np.random.default_rng(3))
     assert cohort == sorted(set(cohort))
     assert cohort == sampler.cohort(list(reversed(NAMES)), np.random.default_rng(3))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dp_fedmed.config import FederationConfig, ServerOptimizerName
-from dp_fedmed.federation.server_optimizer import ServerOptimizer
+from dp_fedmed.config import ServerOptimizerName
+from dp_fedmed.federation.server_optimizer import SERVER_OPTIMIZERS, ServerOptimizer
 
 MODEL = {"w": np.array([1.0, -2.0], np.float32)}
 UPDATE = {"w": np.array([0.5, -1.0])}
 
 
 def optimizer(name: ServerOptimizerName, lr: float = 1.0) -> ServerOptimizer:
-    return ServerOptimizer(FederationConfig(server_optimizer=name, server_lr=lr))
+    return ServerOptimizer(str(name), lr=lr)
 
 
 def test_fedavg_adds_the_average_and_keeps_nothing() -> None:
@@ -46,3 +46,9 @@ def test_adams_step_does_not_depend_on_the_size_of_updates() -> None:
         adam = optimizer(ServerOptimizerName.fedadam, lr=0.1)
         steps.append(adam.step(MODEL, {"w": scale * UPDATE["w"]})["w"] - MODEL["w"])
     assert steps[0] == pytest.approx(steps[1], rel=0.05)
+
+
+def test_every_configured_name_is_known_and_no_other() -> None:
+    assert set(SERVER_OPTIMIZERS) == {str(name) for name in ServerOptimizerName}
+    with pytest.raises(ValueError, match="name='sgd' is not one of fedavg, fedavgm, fedadam"):
+        ServerOptimizer("sgd")

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from dp_fedmed.config import FederationConfig, ServerOptimizerName, Weighting
+from dp_fedmed.config import ServerOptimizerName
 from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.errors import TooFewClients
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.nodes import wait_for_nodes
+from dp_fedmed.federation.rounds import RoundRecord, RoundSettings
 from dp_fedmed.federation.sampling import AllSampler
-from dp_fedmed.federation.strategy import DPStrategy, RoundRecord
+from dp_fedmed.federation.server_optimizer import ServerOptimizer
+from dp_fedmed.federation.strategy import DPStrategy
+from tests.federation.observed import Kept
 from tests.runs import apps
 
 CLIENTS = 4
@@ -46,21 +49,19 @@ def run(
     grid_type: type[LocalGrid] = LocalGrid,
     rounds: int = 1,
     lost: int | None = None,
-    **settings: object,
+    step: ServerOptimizer | None = None,
+    **settings: Any,
 ) -> tuple[model_arrays.State, list[RoundRecord]]:
-    config = dataclasses.replace(
-        FederationConfig(num_clients=CLIENTS, num_rounds=rounds, client_evaluate_every=0),
-        **settings,  # type: ignore[arg-type]
-    )
     grid = grid_type(apps.app_of(answer), num_clients=CLIENTS, workers=1)
     grid.lost = lost  # type: ignore[attr-defined]
     records: list[RoundRecord] = []
     strategy = DPStrategy(
-        config,
+        RoundSettings(num_rounds=rounds, **settings),
         nodes=node_ids(grid),
         sampler=AllSampler(rate=1.0),
+        step=step,
+        observer=Kept(records.append),
         seed=0,
-        on_round=records.append,
     )
     result = strategy.start(grid, apps.model_record(), num_rounds=rounds)
     assert isinstance(result.arrays, ArrayRecord)
@@ -73,12 +74,12 @@ def weighted(number: int, model: dict[str, np.ndarray]) -> RecordDict:
 
 
 def test_uniform_weights_give_the_mean_of_the_updates() -> None:
-    model, _ = run(weighted, weighting=Weighting.uniform)
+    model, _ = run(weighted, weight_by_examples=False)
     assert np.allclose(model["w"], (0 + 1 + 2 + 3) / 4)
 
 
 def test_example_weights_give_the_mean_over_records() -> None:
-    model, _ = run(weighted, weighting=Weighting.examples)
+    model, _ = run(weighted, weight_by_examples=True)
     assert np.allclose(model["w"], (0 * 0 + 1 * 1 + 2 * 2 + 3 * 3) / 6)
 
 
@@ -183,26 +184,26 @@ def step_by_hand(name: ServerOptimizerName, updates: list[float]) -> float:
 
 @pytest.mark.parametrize("name", list(ServerOptimizerName))
 def test_server_optimizers_follow_the_paper(name: ServerOptimizerName) -> None:
-    model, _ = run(apps.add_partition_number, rounds=3, server_optimizer=name, server_lr=0.1)
+    model, _ = run(apps.add_partition_number, rounds=3, step=ServerOptimizer(str(name), lr=0.1))
     assert np.allclose(model["w"], step_by_hand(name, [1.5, 1.5, 1.5]), rtol=1e-5)
 
 
 def test_clients_metrics_are_averaged_over_their_records() -> None:
-    def metrics_of(config: FederationConfig) -> tuple[MetricRecord, RoundRecord]:
+    def metrics_of(settings: RoundSettings) -> tuple[MetricRecord, RoundRecord]:
         grid = LocalGrid(apps.app_of(apps.add_partition_number), num_clients=CLIENTS, workers=1)
         records: list[RoundRecord] = []
         strategy = DPStrategy(
-            config,
+            settings,
             nodes=node_ids(grid),
             sampler=AllSampler(rate=1.0),
+            observer=Kept(records.append),
             seed=0,
-            on_round=records.append,
         )
         result = strategy.start(grid, apps.model_record(), num_rounds=1)
         return result.evaluate_metrics_clientapp[1], records[-1]
 
-    average, record = metrics_of(FederationConfig(num_clients=CLIENTS, num_rounds=1))
+    average, record = metrics_of(RoundSettings(num_rounds=1, client_evaluate_every=1))
     assert average["accuracy"] == pytest.approx((0.1 * 1 + 0.2 * 2 + 0.3 * 3) / 6)
     assert list(record.client_metrics) == ["client-00001", "client-00002", "client-00003"]
-    _, few = metrics_of(FederationConfig(num_clients=CLIENTS, num_rounds=1, client_evaluate_max=2))
+    _, few = metrics_of(RoundSettings(num_rounds=1, client_evaluate_every=1, client_evaluate_max=2))
     assert len(few.client_metrics) <= 2

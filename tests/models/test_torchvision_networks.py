@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from dp_fedmed.config import GradMode, ModelConfig, TaskConfig, TrainingConfig
+from dp_fedmed.config import ModelConfig
 from dp_fedmed.data.records import Records
 from dp_fedmed.learning.networks.dp_sgd import train_privately
+from dp_fedmed.learning.networks.local_training import LocalTraining
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients
 from dp_fedmed.learning.networks.record_check import settle_mode
 from dp_fedmed.learning.networks.task import make_task, to_tensors
@@ -36,15 +37,15 @@ def test_one_private_step_moves_every_weight_that_is_trained(name: str) -> None:
     data = records(3, 32)
     config = ModelConfig(_target_=f"torchvision.models.{name}")
     model = build_model(config, input_shape=(3, 32, 32), num_classes=4, seed=0)
-    task = make_task(TaskConfig())
+    task = make_task("classification", "cross_entropy")
     x, y = to_tensors(data, CPU)
-    mode = settle_mode(model, task, x, y, wanted=GradMode.auto, classes=4)
+    mode = settle_mode(model, task, x, y, wanted="auto", classes=4)
     before = {key: p.detach().clone() for key, p in model.named_parameters()}
     gradients = PerSampleGradients(model, task, mode)
     train_privately(
         gradients,
         data,
-        config=TrainingConfig(lr=0.1),
+        config=LocalTraining(lr=0.1),
         plan=DPSGD(
             noise_multiplier=1.0,
             max_grad_norm=1.0,

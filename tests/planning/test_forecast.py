@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dp_fedmed.assemble import client_runtime
 from dp_fedmed.config import compose
 from dp_fedmed.data import load_data
 from dp_fedmed.planning.forecast import forecast, simulated_records
-from dp_fedmed.site.runtime import ClientRuntime
 from tests.studies import STUDY
 
 
@@ -17,7 +17,7 @@ def test_records_are_counted_as_a_client_counts_them() -> None:
         ]
     )
     data = load_data(config.data, seed=config.seed)
-    site = ClientRuntime(config)
+    site = client_runtime(config)
     own = {
         f"client-{number:05d}": len(site.records({"partition-id": number, "num-partitions": 3})[0])
         for number in range(3)

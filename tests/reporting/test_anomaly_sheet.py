@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from dp_fedmed.learning.anomaly.learner import one_of_each
-from dp_fedmed.reporting.anomaly_sheet import picture_sheet
+from dp_fedmed.reporting.anomaly_sheet import anomaly_sheet
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -11,7 +11,7 @@ def test_a_sheet_has_a_column_an_image(tmp_path, channels):
     images = np.full((4, channels, 16, 16), 90, np.uint8)
     maps, masks = np.zeros((4, 16, 16)), np.zeros((4, 16, 16))
     maps[2, 4:8, 4:8] = 1.0
-    picture_sheet(images, maps, masks, ["a", "b", "c", "d"], tmp_path / "sheet.png")
+    anomaly_sheet(images, masks, maps, ["a", "b", "c", "d"], tmp_path / "sheet.png")
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.size == (720, 576)
 

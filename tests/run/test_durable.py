@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from dp_fedmed.errors import RunLocked
-from dp_fedmed.run import durable
 from dp_fedmed.run.durable import RunLock, sweep, sync_all, wait_for_sweeps, write_file
 
 
@@ -79,11 +78,3 @@ def test_another_process_is_kept_out_until_the_first_ends(tmp_path: Path) -> Non
             RunLock(tmp_path)
         other.kill()
     RunLock(tmp_path).release()
-
-
-def test_points_are_told_to_whoever_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    durable.reach("nobody listens")
-    heard: list[str] = []
-    monkeypatch.setattr(durable, "at_point", heard.append)
-    durable.reach("charge:before")
-    assert heard == ["charge:before"]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from dp_fedmed.federation.charges import Charge
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy.ledger import Record
-from dp_fedmed.run.journal import CHARGE, inputs_digest
+from dp_fedmed.privacy.mechanisms.base import exact_inputs
+from dp_fedmed.privacy.streams.noise import NoiseKey
+from dp_fedmed.privacy.streams.rounds import RoundStreams
+from dp_fedmed.run.spent import CHARGE
 
 RECORD = PrivacyEvent.poisson(
     unit="record", noise_multiplier=2.0, sample_rate=0.1, count=3, adjacency="zero_out"
@@ -41,7 +46,12 @@ def test_the_same_round_is_that_of_phase_number_and_digest() -> None:
 
 
 def test_the_ledger_never_holds_the_digest_that_streams_use() -> None:
-    private = bytes(range(32))
-    assert inputs_digest(private) == inputs_digest(private)
-    assert private.hex() not in inputs_digest(private)
-    assert inputs_digest(private) != inputs_digest(bytes(32))
+    key = NoiseKey.from_public_seed(1)
+    streams = RoundStreams(key, "run", 1, bytes(32))
+    total = {"w": np.arange(4.0), "b": np.ones(1)}
+    private = key.private_digest(list(total.values()))
+    assert exact_inputs(total, streams) == exact_inputs(dict(total), streams)
+    assert private.hex() not in exact_inputs(total, streams)
+    assert exact_inputs(total, streams) != exact_inputs(
+        {"w": np.zeros(4), "b": np.ones(1)}, streams
+    )

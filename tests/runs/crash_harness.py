@@ -32,7 +32,7 @@ from dp_fedmed.launch import run_federation
 from dp_fedmed.reporting import anomaly_sheet, plots
 from dp_fedmed.reporting.observer import RunPictures
 from dp_fedmed.run.checkpoint import folder_name
-from dp_fedmed.run.journal import CHARGE
+from dp_fedmed.run.spent import CHARGE
 from dp_fedmed.run.verify import LedgerView
 from tests.composition import remembering
 

@@ -11,6 +11,7 @@ import pytest
 
 from dp_fedmed.assemble import client_runtime
 from dp_fedmed.cli import main
+from dp_fedmed.commands.report import write_report
 from dp_fedmed.config import better, compose
 from dp_fedmed.data import load_data
 from dp_fedmed.data.registry import refuse_other_kind
@@ -22,7 +23,6 @@ from dp_fedmed.launch import run_federation
 from dp_fedmed.learning.fairness import fairness
 from dp_fedmed.learning.local_only import over_clients
 from dp_fedmed.reporting.figures import run_figures
-from dp_fedmed.reporting.report import write_report
 from dp_fedmed.reporting.run_facts import read_run
 from dp_fedmed.run.results import RunResult
 from dp_fedmed.site import runtime

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dp_fedmed.config import compose
+from dp_fedmed.config.arithmetic import computed_from
 from dp_fedmed.errors import SiteRefused
 from dp_fedmed.privacy.streams.keys import key_file
 from dp_fedmed.privacy.streams.noise import NoiseKey, Purpose
@@ -35,13 +36,15 @@ def test_any_other_round_party_or_phase_has_other_streams() -> None:
 
 
 def test_a_round_is_another_one_with_other_noise_in_force() -> None:
-    config = compose(["privacy=sample"])
+    settings = computed_from(compose(["privacy=sample"]))
+    other = computed_from(compose(["privacy=sample", "training.lr=0.123"]))
     digests = {
-        round_digest(MODEL, config, {"noise_multiplier": 1.0}),
-        round_digest(MODEL, config, {"noise_multiplier": 2.0}),
-        round_digest([np.ones(3)], config, {"noise_multiplier": 1.0}),
+        round_digest(MODEL, settings, {"noise_multiplier": 1.0}),
+        round_digest(MODEL, settings, {"noise_multiplier": 2.0}),
+        round_digest([np.ones(3)], settings, {"noise_multiplier": 1.0}),
+        round_digest(MODEL, other, {"noise_multiplier": 1.0}),
     }
-    assert len(digests) == 3
+    assert len(digests) == 4
 
 
 def test_each_phase_has_its_own_key_file(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,14 +13,14 @@ from dp_fedmed.privacy import (
     chained_epsilon,
     mixed_epsilon,
 )
+from dp_fedmed.privacy.mechanisms.noisy_rows import NoisyRows
+from dp_fedmed.privacy.mechanisms.statistic import StatisticMean
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
 
 
 def test_a_site_is_not_kept_from_a_run_that_it_has_paid_for(tmp_path: Path) -> None:
-    event = SimpleNamespace(
-        noise_multiplier=1.0, sample_rate=1.0, steps=1, adjacency="replace_one", in_force={}
-    )
+    event = NoisyRows(noise_multiplier=1.0)
     asked = Asked(run="a", phase=0, server_round=1, ledger=1, digest="", data="")
     ledger = ClientLedger(tmp_path, "north", MacKey.create(tmp_path / "key"), durable=False)
     ledger.charge(asked, event, Budget(None, 1e-5, "rdp"))
@@ -38,9 +37,9 @@ def test_a_clients_own_ledger_brings_neighbours_to_one_relation(tmp_path: Path) 
     def asks(budget: float, **plan: object) -> None:
         n = next(number)
         asked = Asked(run=f"r{n}", phase=0, server_round=1, ledger=n, digest="00", data="d")
-        made = SimpleNamespace(**{"noise_multiplier": 4.0, "steps": 1, "in_force": {}} | plan)
+        made = StatisticMean(noise_multiplier=4.0, records=9, **plan)  # type: ignore[arg-type]
         allows = Budget(None, 1e-5, "tight", all_runs_epsilon=budget, all_runs_delta=1e-5)
-        ledger.charge(asked, made, allows)  # type: ignore[arg-type]
+        ledger.charge(asked, made, allows)
 
     removed = PrivacyEvent.poisson(unit="record", noise_multiplier=4.0, sample_rate=0.5)
     replaced = PrivacyEvent.full(unit="record", noise_multiplier=4.0, adjacency="replace_one")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from dp_fedmed.config import Loss, TaskConfig, TaskKind
+from dp_fedmed.config import Loss, TaskKind
 from dp_fedmed.config.checks import LOSSES
 from dp_fedmed.data import DataSet, Records, Target
 from dp_fedmed.learning.networks.regression import HUBER_DELTA, evaluation, regression_metrics
@@ -20,7 +20,7 @@ TARGETS = (Target(low=0.0, high=200.0, unit="mg"), Target(low=-1.0, high=1.0, na
 
 
 def task(loss: Loss = Loss.mse) -> Task:
-    return make_task(TaskConfig(kind=TaskKind.regression, loss=loss, metric="rmse"))
+    return make_task("regression", loss)
 
 
 def some(n: int = 30, columns: int = 1) -> Records:

@@ -5,22 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dp_fedmed.config import Loss, TaskConfig, TaskKind
+from dp_fedmed.config import Loss, TaskKind
 from dp_fedmed.config.checks import LOSSES
 from dp_fedmed.learning.networks.segmentation import overlap, soft_dice
-from dp_fedmed.learning.networks.task import Task, make_task
-
-
-def task(kind: TaskKind, loss: Loss) -> Task:
-    metric = "dice" if kind is TaskKind.segmentation else "accuracy"
-    return make_task(TaskConfig(kind=kind, loss=loss, metric=metric))
+from dp_fedmed.learning.networks.task import make_task
 
 
 @pytest.mark.parametrize("loss", LOSSES[TaskKind.segmentation])
 def test_segmentation_losses_do_not_couple_records(loss: Loss) -> None:
     torch.manual_seed(0)
     logits, targets = torch.randn(4, 3, 8, 8), torch.randint(3, (4, 8, 8))
-    chosen = task(TaskKind.segmentation, loss)
+    chosen = make_task("segmentation", loss)
     alone = torch.cat(
         [chosen.record_losses(logits[i : i + 1], targets[i : i + 1]) for i in range(4)]
     )

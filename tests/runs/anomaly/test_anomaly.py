@@ -16,7 +16,7 @@ from dp_fedmed.config import Config, compose
 from dp_fedmed.data import DataSet, Records, load_data, partition
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation.messages import RecordOrder
-from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.federation.rounds import RoundRecord
 from dp_fedmed.launch import run_federation
 from dp_fedmed.learning import LocalRound
 from dp_fedmed.learning.anomaly.learner import AnomalyWork
@@ -28,7 +28,7 @@ from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream
 from dp_fedmed.privacy.streams.rounds import RoundStreams
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.run import server_run
-from dp_fedmed.run.journal import CHARGE, COMMIT, RELEASE
+from dp_fedmed.run.spent import CHARGE, COMMIT, RELEASE
 from dp_fedmed.run.verify import LedgerView
 from dp_fedmed.site import runtime
 from tests.conftest import without_privacy_unless_given

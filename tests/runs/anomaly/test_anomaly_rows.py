@@ -22,7 +22,7 @@ from dp_fedmed.privacy import gaussian_epsilon, get_privacy_spent
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream
 from dp_fedmed.privacy.streams.rounds import RoundStreams
-from dp_fedmed.run.journal import CHARGE, RELEASE
+from dp_fedmed.run.spent import CHARGE, RELEASE
 from dp_fedmed.run.verify import LedgerView
 from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
 from tests.conftest import without_privacy_unless_given

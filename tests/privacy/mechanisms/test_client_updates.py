@@ -12,18 +12,21 @@ import pytest
 from flwr.app import RecordDict
 from scipy import stats
 
-from dp_fedmed.config import Clipping, Config, SamplerName, UserPrivacyConfig, compose
+from dp_fedmed.config import Config, SamplerName, compose
+from dp_fedmed.config.arithmetic import computed_from
 from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.nodes import wait_for_nodes
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
+from dp_fedmed.federation.rounds import RoundSettings
 from dp_fedmed.federation.strategy import DPStrategy
 from dp_fedmed.planning.plan import make_plan, make_sampler
-from dp_fedmed.privacy.mechanisms.adaptive_clipping import split_noise
 from dp_fedmed.privacy.mechanisms.client_updates import ClientUpdates
 from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.privacy.streams.rounds import RoundStreams, round_digest
+from dp_fedmed.run.phases import limits_of
+from tests.federation.observed import Kept, Paid
 from tests.runs import apps
 
 C, CLIENTS = 2.0, 5
@@ -53,32 +56,35 @@ def released(
 ) -> list[model_arrays.State]:
     """The models after each round of the real strategy; noise may be switched off."""
     grid = LocalGrid(apps.app_of(answer), num_clients=CLIENTS, workers=1)
-    sampler = make_sampler(config.federation)
+    sampler = make_sampler(config)
     plan = make_plan(config, records={}, sampler=sampler, is_private=True)
     assert plan.user_event is not None
     mechanism = ClientUpdates(
-        config.privacy.user,
-        noise_multiplier=plan.user_event.noise_multiplier,
+        plan.user_event,
+        max_norm=config.privacy.user.max_grad_norm,
         expected_cohort=sampler.expected(CLIENTS),
     )
     if not noise:
-        mechanism.update_noise = 0.0
+        mechanism.noise_multiplier = 0.0
     secret = key or NoiseKey.generate()
     nodes = {n: v.node_id for n, v in wait_for_nodes(grid, expected=None, timeout=1).items()}
     if left_out is not None:
         del nodes[f"client-{left_out:05d}"]
     models: list[model_arrays.State] = []
+
+    def streams(server_round: int, model: model_arrays.State) -> RoundStreams:
+        settings = computed_from(config)
+        digest = round_digest(list(model.values()), settings, mechanism.order())
+        return RoundStreams(secret, "run", server_round, digest)
+
     strategy = DPStrategy(
-        config.federation,
+        RoundSettings(num_rounds=rounds, evaluate_every=0),
         nodes=nodes,
         sampler=sampler,
         seed=0,
-        guard=PrivacyGuard(config, plan),
         mechanism=mechanism,
-        secrets=lambda r, m: RoundStreams(
-            secret, "run", r, round_digest(list(m.values()), config, mechanism.in_force)
-        ),
-        on_round=lambda record: models.append(model_arrays.from_record(strategy.arrays)),
+        ledger=Paid(PrivacyGuard(limits_of(config), plan), streams),
+        observer=Kept(lambda record: models.append(model_arrays.from_record(strategy.arrays))),
     )
     strategy.start(grid, model_arrays.to_record(LARGE), num_rounds=rounds)
     return models
@@ -122,7 +128,7 @@ def test_one_client_moves_the_sum_by_at_most_c(sampler: SamplerName, kind: str) 
     config = config_with(sampler)
     with_it = flat(released(config, hostile(kind), noise=False)[-1])
     without = flat(released(config, honest, noise=False, left_out=CLIENTS - 1)[-1])
-    expected = make_sampler(config.federation).expected(CLIENTS)
+    expected = make_sampler(config).expected(CLIENTS)
     assert np.linalg.norm(with_it - without) * expected <= C * (1 + 1e-5)
 
 
@@ -140,7 +146,7 @@ def test_the_sum_is_divided_by_the_expected_cohort_not_by_who_came() -> None:
 
     config = config_with(SamplerName.poisson)
     config = config.replace(federation=dataclasses.replace(config.federation, sample_rate=0.5))
-    expected = make_sampler(config.federation).expected(CLIENTS)
+    expected = make_sampler(config).expected(CLIENTS)
     models = [flat(LARGE), *(flat(m) for m in released(config, same, noise=False, rounds=20))]
     came = np.diff([model.mean() for model in models]) * expected / 1e-3
     assert np.allclose(came, came.round(), atol=1e-3)
@@ -190,49 +196,6 @@ def test_an_empty_cohort_releases_noise() -> None:
     assert np.std(noise) > 0
 
 
-def test_split_noise_costs_what_is_accounted() -> None:
-    for sigma, cohort in ((0.5, 50.0), (1.0, 100.0), (4.0, 1000.0)):
-        count, update = split_noise(sigma, cohort)
-        assert update**-2 + (2 * count) ** -2 == pytest.approx(sigma**-2)
-        assert update > sigma
-    with pytest.raises(ConfigError, match=r"privacy\.user\.clipping=adaptive.*num_clients"):
-        split_noise(1.0, 8.0)
-
-
-def adapt(norms: list[float], *, clip: float, noise: float = 0.0) -> float:
-    config = UserPrivacyConfig(max_grad_norm=clip, clipping=Clipping.adaptive, clip_lr=0.2)
-    mechanism = ClientUpdates(config, noise_multiplier=1e-3, expected_cohort=float(len(norms)))
-    mechanism.count_noise = noise
-    secrets = RoundStreams(NoiseKey.generate(), "run", 1, bytes(32))
-    mechanism.start({"w": np.zeros(4)})
-    for norm in norms:
-        mechanism.add({"w": np.array([norm, 0, 0, 0])})
-    mechanism.release(secrets)
-    return mechanism.clip_norm
-
-
-def test_adaptive_clipping_follows_the_paper_in_size_and_sign() -> None:
-    """Andrew et al. 2021: C ← C·exp(−η(b̄ − γ)), b̄ the share of updates at or below C."""
-    assert adapt([0.1] * 50, clip=1.0) == pytest.approx(math.exp(-0.2 * (1.0 - 0.5)))
-    assert adapt([9.0] * 50, clip=1.0) == pytest.approx(math.exp(-0.2 * (0.0 - 0.5)))
-    assert adapt([0.1] * 25 + [9.0] * 25, clip=1.0) == pytest.approx(1.0)
-
-
-def test_the_count_of_adaptive_clipping_is_noised() -> None:
-    """ln C moves by 0.2 · N(0, 5) / 50 around the step of the exact count."""
-    norms = [0.1] * 25 + [9.0] * 25
-    moves = np.log([adapt(norms, clip=1.0, noise=5.0) for _ in range(200)])
-    assert np.std(moves) == pytest.approx(0.02, rel=0.25)
-
-
-def test_adaptive_clipping_finds_the_median_norm() -> None:
-    rng = np.random.default_rng(0)
-    clip = 10.0
-    for _ in range(60):
-        clip = adapt(list(rng.lognormal(0.0, 0.5, 50)), clip=clip)
-    assert clip == pytest.approx(1.0, rel=0.25)
-
-
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -259,10 +222,8 @@ def test_calibration_meets_the_target_for_every_sampler() -> None:
     sigmas = {}
     for name in SamplerName:
         config = make(name)
-        plan = make_plan(
-            config, records={}, sampler=make_sampler(config.federation), is_private=True
-        )
-        guard = PrivacyGuard(config, plan)
+        plan = make_plan(config, records={}, sampler=make_sampler(config), is_private=True)
+        guard = PrivacyGuard(limits_of(config), plan)
         for server_round in range(30):
             guard.charge(server_round, [])
         assert 3.9 < guard.epsilons()["user"] <= 4.0
