@@ -47,7 +47,6 @@ def test_rounds_cost_what_their_releases_cost_together(name: str) -> None:
     assert one.unit == ("record" if of_records else "client")
 
 
-
 @pytest.mark.parametrize("name", MADE)
 def test_an_order_is_plain_values_and_a_state_can_be_put_back(name: str) -> None:
     mechanism = MADE[name]
