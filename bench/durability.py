@@ -13,7 +13,7 @@ from bench.rows import Row
 from dp_fedmed import crash_points
 from dp_fedmed.config import compose
 from dp_fedmed.federation.charges import Charge
-from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.federation.rounds import RoundRecord
 from dp_fedmed.launch import run_federation
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy.ledger import Ledger

@@ -11,7 +11,7 @@ import psutil
 from bench.rows import Row
 from dp_fedmed.config import DataConfig, compose
 from dp_fedmed.data import DataSet, Records
-from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.federation.rounds import RoundRecord
 from dp_fedmed.launch import run_federation
 from dp_fedmed.reporting.display import LogDisplay
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import re
 import types
 from typing import Any, get_args, get_type_hints
 
@@ -12,6 +11,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from dp_fedmed.config.schema import Config
+from dp_fedmed.config.tree import settings
 from tests.breaks import BREAKS
 
 INTRODUCTION = """\
@@ -19,8 +19,8 @@ INTRODUCTION = """\
 
 Every key of the typed tree, with its type and default before a task, a recipe or an override
 changes it. `dp-fedmed run --cfg job` prints the values that a run would have. A wrong key is
-answered with the nearest right one, a wrong value with its range. The ranges are checked in
-`dp_fedmed/config/checks.py`.
+answered with the nearest right one, a wrong value with its range. All of it is declared in
+`dp_fedmed/config/schema.py`.
 """
 
 BROKEN = """\
@@ -51,12 +51,12 @@ def breaks_page() -> str:
 
 
 def settings_page() -> str:
-    """The tree as one table a section, from its dataclasses and their docstrings."""
+    """The tree as one table per section, from its dataclasses and their metadata."""
     return "\n".join([INTRODUCTION, *_sections(Config, "")])
 
 
 def _sections(node: type, prefix: str) -> list[str]:
-    hints, notes = get_type_hints(node), _attributes(node)
+    hints = get_type_hints(node)
     title = f"`{prefix.rstrip('.')}`" if prefix else "The run"
     rows, inner = [], []
     for item in dataclasses.fields(node):
@@ -65,25 +65,19 @@ def _sections(node: type, prefix: str) -> list[str]:
             inner += _sections(kind, f"{prefix}{item.name}.")
             continue
         value = item.default if item.default is not dataclasses.MISSING else item.default_factory()
-        rows.append(
-            f"| `{prefix}{item.name}` | {_kind(kind)} | {_value(value)} | {notes[item.name]} |"
-        )
+        known = settings()[f"{prefix}{item.name}"]
+        span = "–" if known.within is None else "{:g} to {:g}".format(*known.within)
+        columns = (_kind(kind), _value(value), span, known.meaning, known.resume.value)
+        rows.append(f"| `{prefix}{item.name}` | {' | '.join(columns)} |")
     head = [
         f"## {title}",
         "",
         _first_line(node),
         "",
-        "| key | type | default | |",
-        "|---|---|---|---|",
+        "| key | type | default | range | meaning | when resumed |",
+        "|---|---|---|---|---|---|",
     ]
     return [*head, *rows, "", *inner] if rows else inner
-
-
-def _attributes(node: type) -> dict[str, str]:
-    """What a dataclass's docstring says of each field; a missing one fails the build."""
-    text = (node.__doc__ or "").partition("Attributes:")[2]
-    found = re.findall(r"^ {8}(\w+): (.*?)(?=^ {8}\w+: |\Z)", text, re.S | re.M)
-    return {name: " ".join(words.split()) for name, words in found}
 
 
 def _first_line(node: type) -> str:

@@ -13,8 +13,7 @@ Example:
 from typing import TYPE_CHECKING
 
 from dp_fedmed.lazy import lazily
-
-__version__ = "0.2.0"
+from dp_fedmed.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dp_fedmed.config import Config as Config

@@ -11,34 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.serverapp import Grid
 
-from dp_fedmed.config import Clipping, Config, PrivacyStyle, TaskKind, Topology, better
+from dp_fedmed.config import Clipping, Config, GradMode, PrivacyStyle, TaskKind, Topology, better
 from dp_fedmed.engines.serving import with_connected_clients
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.federation.messages import RecordOrder
-from dp_fedmed.federation.plan import PrivacyPlan
-from dp_fedmed.federation.sampling import Sampler
-from dp_fedmed.federation.server_optimizer import ServerOptimizer
-from dp_fedmed.federation.stopping import StopRequest
-from dp_fedmed.learning import Learner, LocalWork
-from dp_fedmed.learning.local_only import LocalOnlyLearner, LocalOnlyStep
-from dp_fedmed.learning.server_step import ServerStep
-from dp_fedmed.planning.outlook import warnings_of_run
-from dp_fedmed.planning.plan import make_sampler, record_adjacency, round_shape
+from dp_fedmed.federation import PrivacyPlan, RecordOrder, Sampler, ServerOptimizer, StopRequest
+from dp_fedmed.learning import Learner, LocalOnlyLearner, LocalOnlyStep, LocalWork, ServerStep
+from dp_fedmed.planning import make_sampler, record_adjacency, round_shape
 from dp_fedmed.privacy.accounting.events import record_event
-from dp_fedmed.privacy.mechanisms import MECHANISMS
-from dp_fedmed.privacy.mechanisms.base import RecordMechanism, ServerMechanism
+from dp_fedmed.privacy.mechanisms import MECHANISMS, RecordMechanism, ServerMechanism
+from dp_fedmed.reporting.plan_words import warnings_of_run
 from dp_fedmed.reporting.run_log import log_to
-from dp_fedmed.run.observer import Observer
-from dp_fedmed.run.results import RunResult
-from dp_fedmed.run.server_run import ServerRun
+from dp_fedmed.run import Observer, RunResult, ServerRun
 
 if TYPE_CHECKING:
     from dp_fedmed.data import DataSet
-    from dp_fedmed.learning.anomaly.detector import DetectorSettings
-    from dp_fedmed.learning.networks.learner import Build
-    from dp_fedmed.learning.networks.local_training import LocalTraining
-    from dp_fedmed.learning.networks.task import Task
-    from dp_fedmed.site.runtime import ClientRuntime
+    from dp_fedmed.learning import Build, DetectorSettings, LocalTraining, Task
+    from dp_fedmed.site import ClientRuntime
 
 LEAST_NOISE = 1e-2  # as in the configuration's own range
 
@@ -103,7 +91,7 @@ def make_task(config: Config) -> Task:
 
 def local_training(config: Config) -> LocalTraining:
     """How a client trains."""
-    from dp_fedmed.learning.networks.local_training import LocalTraining
+    from dp_fedmed.learning import LocalTraining
 
     given = {f.name: getattr(config.training, f.name) for f in fields(LocalTraining)}
     return LocalTraining(**given)
@@ -111,7 +99,7 @@ def local_training(config: Config) -> LocalTraining:
 
 def detector_settings(config: Config) -> DetectorSettings:
     """What an anomaly detector is made of."""
-    from dp_fedmed.learning.anomaly.detector import BANK_MECHANISM, DetectorSettings
+    from dp_fedmed.learning import BANK_MECHANISM, DetectorSettings
 
     settings, is_bank = config.anomaly, config.privacy.style is PrivacyStyle.none
     return DetectorSettings(
@@ -156,11 +144,11 @@ def make_learner(
 
 def _one_learner(config: Config, data: DataSet, num_records: int) -> Learner:
     if config.task.kind is TaskKind.anomaly:
-        from dp_fedmed.learning.anomaly.learner import AnomalyLearner
+        from dp_fedmed.learning import AnomalyLearner
 
         settings = detector_settings(config)
         return AnomalyLearner(settings, data, num_records, noised_by=noised_by(config))
-    from dp_fedmed.learning.networks.learner import NetworkLearner
+    from dp_fedmed.learning import NetworkLearner
 
     device = config.training.device
     return NetworkLearner(network_builder(config), make_task(config), data, device=device)
@@ -169,10 +157,10 @@ def _one_learner(config: Config, data: DataSet, num_records: int) -> Learner:
 def make_work(config: Config) -> LocalWork:
     """A client's half of what the configuration names."""
     if config.task.kind is TaskKind.anomaly:
-        from dp_fedmed.learning.anomaly.learner import AnomalyWork
+        from dp_fedmed.learning import AnomalyWork
 
         return AnomalyWork(detector_settings(config), noised_by=noised_by(config))
-    from dp_fedmed.learning.networks.learner import NetworkWork
+    from dp_fedmed.learning import NetworkWork
 
     return NetworkWork(
         network_builder(config),
@@ -202,7 +190,7 @@ def server_mechanism(config: Config, plan: PrivacyPlan, sampler: Sampler) -> Ser
         return found
     if not config.record_noise_at_server:
         return None
-    from dp_fedmed.planning.noise import largest_sigma
+    from dp_fedmed.planning import largest_sigma
 
     event = record_event(noise_multiplier=largest_sigma(plan.clients), sample_rate=1.0, steps=1)
     trusted: ServerMechanism = MECHANISMS["record_means"](
@@ -218,6 +206,7 @@ def record_mechanism(config: Config, order: RecordOrder, records: int) -> Record
 
     Raises:
         ConfigError: naming what differs.
+        ValueError: for a way to compute gradients that there is not.
     """
     q, steps = round_shape(config, records)
     for key, value in (("sample_rate", q), ("steps", steps)):
@@ -233,7 +222,7 @@ def record_mechanism(config: Config, order: RecordOrder, records: int) -> Record
         made = MECHANISMS["dp_sgd"](
             noise_multiplier=sigma,
             max_grad_norm=settings.max_grad_norm,
-            grad_mode=order.grad_mode,
+            grad_mode=str(GradMode(order.grad_mode)),  # a server may send any word
             physical_batch_size=settings.physical_batch_size,
             sample_rate=q,
             steps=steps,
@@ -273,9 +262,8 @@ def server_step(
             beta2=federation.server_beta2,
             tau=federation.server_tau,
         )
-    from dp_fedmed.learning.anomaly.learner import AnomalyLearner
-    from dp_fedmed.learning.anomaly.steps import BankStep, NoisyRowsStep, StatisticStep
-    from dp_fedmed.planning.noise import noise_of
+    from dp_fedmed.learning import AnomalyLearner, BankStep, NoisyRowsStep, StatisticStep
+    from dp_fedmed.planning import noise_of
 
     if plan is None:
         return BankStep(config.seed)
@@ -298,8 +286,8 @@ def learner_advice(
             if advice is not None:
                 return f"{name}: {advice}"
         return None
-    from dp_fedmed.learning.anomaly.learner import AnomalyLearner
-    from dp_fedmed.planning.noise import anomaly_advice
+    from dp_fedmed.learning import AnomalyLearner
+    from dp_fedmed.planning import anomaly_advice
 
     if not isinstance(learner, AnomalyLearner):
         return None
@@ -312,7 +300,7 @@ def _own(plan: PrivacyPlan | None, name: str) -> PrivacyPlan | None:
 
 def client_runtime(config: Config) -> ClientRuntime:
     """What a process needs to act as any of the clients."""
-    from dp_fedmed.site.runtime import ClientRuntime
+    from dp_fedmed.site import ClientRuntime
 
     return ClientRuntime(config, make_work(config), functools.partial(record_mechanism, config))
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from dp_fedmed.commands import terminal as streams
+from dp_fedmed.commands import safe_streams as streams
 from dp_fedmed.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_USAGE, sentence_of
 
 HELP = """\
@@ -24,7 +24,7 @@ Usage: dp-fedmed COMMAND [arguments]
 Commands:
   plan         what a run would spend, untrained       dp-fedmed plan privacy=sample
   run          train a federation, or sweep over many  dp-fedmed run task=digits
-  resume       go on with a run or a sweep             dp-fedmed resume checkpoints/my_run
+  resume       resume a run or a sweep                 dp-fedmed resume checkpoints/my_run
   report       one page about a run or a sweep         dp-fedmed report checkpoints/my_run
   ledger       what a run has spent, checked           dp-fedmed ledger verify checkpoints/my_run
   audit        attack the claimed ε of settings        dp-fedmed audit privacy=user
@@ -38,7 +38,7 @@ dp-fedmed --version       the installed version
 dp-fedmed --shell-completion install=bash   words for the shell to complete, with eval
 
 A run writes one directory: config.yaml, metrics.jsonl, model.safetensors, privacy_report.json,
-metrics.png, partition.png, run.log, round_NNNN/ to go on from, and private/. Its place is printed
+metrics.png, partition.png, run.log, round_NNNN/ to resume from, and private/. Its place is printed
 at the end, and is yours to choose with run_dir=/absolute/path.
 
 Exit codes: 0 well, 1 stopped early, 2 wrong settings or a site that cannot take part, 3 a claim
@@ -51,7 +51,7 @@ COMMANDS = (
     *("audit", "attack", "reconstruct", "data"),
 )
 
-MEANT = {"train": "run", "fit": "run", "version": "--version"}  # other tools' words
+MEANT = {"train": "run", "fit": "run", "version": "--version"}  # names in other tools
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(HELP, end="")
         return 0
     if given[0] in ("-V", "--version"):
-        from dp_fedmed import __version__
+        from dp_fedmed.version import __version__
 
         print(f"dp-fedmed {__version__}")
         return 0
@@ -83,16 +83,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dp-fedmed: there is no command {given[0]!r}; {hint}", file=sys.stderr)
         return EXIT_USAGE
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    return _answered(lambda: int(import_module(f"dp_fedmed.commands.{given[0]}").main(given[1:])))
+    return _answered(lambda: _run_command(given[0], given[1:]))
+
+
+def _run_command(name: str, words: list[str]) -> int:
+    command = import_module(f"dp_fedmed.commands.{name}")
+    if {"-h", "--help"} & set(words) and hasattr(command, "HELP"):  # `run` has Hydra's
+        print(command.HELP, end="")
+        return 0
+    return int(command.main(words))
 
 
 def _answered(command: Callable[[], int]) -> int:
-    """A command's exit code; what it refuses is said in a sentence."""
+    """A command's exit code; an error that is meant for a person is printed as one sentence."""
     try:
         return command()
     except KeyboardInterrupt:
         print("dp-fedmed: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except SystemExit as ended:  # Hydra's way to end after its help
+        return ended.code if isinstance(ended.code, int) else EXIT_STOPPED
     except Exception as error:
         said = sentence_of(error)
         if said is None:
@@ -102,7 +112,7 @@ def _answered(command: Callable[[], int]) -> int:
 
 
 def entry() -> None:
-    """The console script: SIGTERM is Ctrl-C, and no reader of our lines can end a run."""
+    """The console script: SIGTERM acts as Ctrl-C, and a failed write to a stream ends no run."""
     streams.protect()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -118,7 +128,7 @@ def entry() -> None:
 
 
 def _leave(code: int) -> None:
-    """End the process without Python's last look for garbage, which takes a second with torch."""
+    """Ends the process without a final garbage collection, which takes a second with torch."""
     if any(t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon):
         sys.exit(code)
     atexit._run_exitfuncs()

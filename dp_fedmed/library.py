@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dp_fedmed.config import compose
+from dp_fedmed.config.own_data import with_absolute_data_path
 from dp_fedmed.config.resume import resume_words
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.run import results
 from dp_fedmed.run.directory import REPORT_FILE, RunDirectory
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from dp_fedmed.reporting.plan import Plan
     from dp_fedmed.run.observer import Observer
 
 
@@ -181,6 +182,29 @@ def run(
     return _run(list(overrides), observer, quiet)
 
 
+def plan(
+    overrides: Sequence[str] = (),
+    *,
+    records: Mapping[str, int] | None = None,
+    fast: bool = False,
+) -> Plan:
+    """What a run with these overrides would spend: `dp-fedmed plan`, untrained.
+
+    Args:
+        overrides: as for `run`.
+        records: each client's number of records, where the data are not here.
+        fast: RDP for all clients, more only for the one that binds.
+
+    Example:
+        >>> made = plan(["privacy=sample"], records={"north": 1200, "south": 400}, fast=True)
+        >>> made.forecast.config.privacy.sample.target_epsilon
+        3.0
+    """
+    from dp_fedmed.planned import make_plan_of
+
+    return make_plan_of(overrides, records=records, fast=fast)
+
+
 def resume(
     run_dir: str | Path,
     overrides: Sequence[str] = (),
@@ -208,8 +232,8 @@ def _run(words: list[str], observer: Observer | None, quiet: bool) -> RunResult:
     from dp_fedmed.reporting.display import ConsoleDisplay, LogDisplay
     from dp_fedmed.reporting.run_log import quiet_console
 
-    config = compose(words)
+    config = with_absolute_data_path(compose(words))
     quiet_console()
     shown = observer or (LogDisplay() if quiet else ConsoleDisplay(config))
-    ended: results.RunResult = run_federation(config, shown)
+    ended = run_federation(config, shown)
     return RunResult(ended.run_dir, ended.stopped, ended.rounds, ended.val, ended.test)

@@ -54,14 +54,14 @@ def remembered_composition() -> Iterator[None]:
 
 
 #: Tests give one list of settings to all styles; those of the refusal ask for it with `strict`.
-REFUSE_IN_VAIN = configuration.refuse_in_vain
-configuration.refuse_in_vain = lambda runs, given: None
+REFUSE_WITHOUT_EFFECT = configuration.refuse_without_effect
+configuration.refuse_without_effect = lambda runs, given: None
 
 
 @pytest.fixture
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings without effect are refused, as they are outside of tests."""
-    monkeypatch.setattr(configuration, "refuse_in_vain", REFUSE_IN_VAIN)
+    monkeypatch.setattr(configuration, "refuse_without_effect", REFUSE_WITHOUT_EFFECT)
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.errors import EXIT_FINDING, EXIT_USAGE
+from dp_fedmed.commands.arguments import Arguments, existing_directory
+from dp_fedmed.errors import EXIT_FINDING, ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,12 +33,8 @@ Exit code 3 if the attack surely reaches more than the guarantee allows (95 %, c
 
 def main(arguments: list[str]) -> int:
     """Attack the run directory that is named."""
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(HELP, end="", file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else EXIT_USAGE
-    from dp_fedmed.errors import ConfigError
-
-    folder, *rest = arguments
+    given = Arguments(HELP, directory="RUN_DIR").read(arguments)
+    rest = given.overrides
     if any(not word.startswith("data.path=") for word in rest) or len(rest) > 1:
         raise ConfigError(
             f"dp-fedmed attack takes a run directory and at most data.path=/new/place, not "
@@ -47,7 +43,7 @@ def main(arguments: list[str]) -> int:
     moved = rest[0].removeprefix("data.path=").strip("'\"") if rest else None
     from rich.console import Console
 
-    return _attack(Path(folder).resolve(), moved, Console())
+    return _attack(existing_directory(given.directory), moved, Console())
 
 
 def _attack(path: Path, moved: str | None, console: Console) -> int:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import tempfile
 from pathlib import Path
-from typing import NoReturn
 
-from dp_fedmed.commands import with_config_dir
-from dp_fedmed.errors import EXIT_FINDING
+from dp_fedmed.commands.arguments import Arguments, config_of, output_directory
+from dp_fedmed.errors import EXIT_FINDING, ConfigError
 
 HELP = """\
 dp-fedmed audit [overrides] [flags]: attack the ε that a configuration claims.
@@ -54,28 +51,13 @@ Small networks take seconds at record level; a user-level audit of 10 rounds und
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports mistakes as the other commands do."""
-
-    def error(self, message: str) -> NoReturn:
-        from dp_fedmed.errors import ConfigError
-
-        raise ConfigError(f"{message}; see dp-fedmed audit --help")
-
-
 def main(arguments: list[str]) -> int:
     """Audit what the overrides describe."""
-    if {"-h", "--help"} & set(arguments):
-        print(HELP, end="")
-        return 0
-    given = _parser().parse_intermixed_args(with_config_dir(arguments))
+    given = _parser().read(arguments)
     from rich.console import Console
 
-    from dp_fedmed.commands.run import with_absolute_data_path
-    from dp_fedmed.config import compose
-
     _refuse_run_keys(given.overrides)
-    config = with_absolute_data_path(compose(given.overrides))
+    config = config_of(given.overrides)
     console = Console(stderr=given.json)
     with console.status("loading PyTorch, Flower and the data"):
         from dp_fedmed.evidence.audit import CanaryKind, Options, audit, planned
@@ -92,7 +74,8 @@ def main(arguments: list[str]) -> int:
             confidence=given.confidence,
         )
         planned(config, options)  # what cannot be audited is refused before a folder is made
-    output = _output_folder(given.output, config.run_dir)
+    place = given.output.absolute() if given.output else Path(f"{config.run_dir}_audit")
+    output = output_directory(place, "--output")
     progress = AuditProgress(console)
     with progress.bars:
         found = audit(config, options, progress.watch)
@@ -111,24 +94,17 @@ def main(arguments: list[str]) -> int:
     return EXIT_FINDING if found.decisive.verdict.is_finding else 0
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="dp-fedmed audit", add_help=False)
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--canaries", choices=("white-box", "black-box"), default="white-box")
-    parser.add_argument("--canaries-count", type=int)
-    parser.add_argument("--trials", type=int)
-    parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--confidence", type=float, default=0.95)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--json", action="store_true")
-    return parser
+def _parser() -> Arguments:
+    parser = Arguments(HELP)
+    parser.flag("--canaries", choices=("white-box", "black-box"), default="white-box")
+    parser.flag("--canaries-count", type=int).flag("--trials", type=int)
+    parser.flag("--repeat", type=int, default=1).flag("--seed", type=int)
+    parser.flag("--confidence", type=float, default=0.95)
+    return parser.flag("--output", type=Path).flag("--json")
 
 
 def _refuse_run_keys(overrides: list[str]) -> None:
-    """Keys that say where a run goes, or goes on, mean nothing here."""
-    from dp_fedmed.errors import ConfigError
-
+    """Refuses keys that say where a run is written or resumed."""
     for word in overrides:
         key = word.split("=")[0].lstrip("+~")
         if key in ("run_dir", "resume", "new_phase", "data_ledger"):
@@ -136,19 +112,3 @@ def _refuse_run_keys(overrides: list[str]) -> None:
                 f"{word} is for dp-fedmed run: an audit trains on canaries, charges nobody, and "
                 "writes to --output DIR"
             )
-
-
-def _output_folder(given: Path | None, run_dir: str) -> Path:
-    """Where the results go; made here, so that a bad place is known before the work."""
-    from dp_fedmed.errors import ConfigError
-
-    path = given.absolute() if given is not None else Path(f"{run_dir}_audit")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        raise ConfigError(
-            f"--output {path} cannot be written: {error.strerror}; give a folder of your own"
-        ) from error
-    return path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 
 from dp_fedmed.errors import ConfigError
@@ -12,15 +11,13 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def complete(words: Sequence[str], commands: Sequence[str]) -> int:
-    """Have Hydra complete groups and keys; commands are completed here.
+    """Completes commands here, and groups and keys through Hydra.
 
     Args:
         words: `install=bash`, `uninstall=bash`, or `query=bash`, which the installed script asks.
         commands: of `dp-fedmed`.
     """
-    import hydra
-
-    from dp_fedmed import config
+    from dp_fedmed.config import call_hydra
 
     what, _, shell = (words[0] if len(words) == 1 else "").partition("=")
     if what not in ("install", "uninstall", "query") or shell not in SHELLS:
@@ -33,10 +30,5 @@ def complete(words: Sequence[str], commands: Sequence[str]) -> int:
         print(" ".join(name for name in commands if name.startswith("".join(line[1:]))))
         return 0
     os.environ["COMP_LINE"] = " ".join([line[0], *line[2:]])  # Hydra knows no commands
-    config.register()
-    sys.argv = ["dp-fedmed", "--shell-completion", words[0]]
-    decorate = hydra.main(
-        version_base="1.3", config_path=str(config.conf_dir()), config_name="config"
-    )
-    decorate(lambda tree: None)()
+    call_hydra(["dp-fedmed", "--shell-completion", words[0]], lambda tree: None)
     return 0

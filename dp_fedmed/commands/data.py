@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dp_fedmed.commands import refuse_flags, with_config_dir
+from dp_fedmed.commands.arguments import Arguments, config_of, output_directory
 
 HELP = """\
 dp-fedmed data [overrides]: who would train on which records, as a table and a picture.
@@ -16,23 +16,17 @@ and writes partition.png into the folder where it is called.
 
 def main(arguments: list[str]) -> int:
     """Print and draw the partition that the overrides describe."""
-    if {"-h", "--help"} & set(arguments):
-        print(HELP, end="")
-        return 0
+    given = Arguments(HELP).read(arguments)
     from rich.console import Console
 
-    from dp_fedmed.commands.run import with_absolute_data_path
-    from dp_fedmed.config import compose
     from dp_fedmed.data import load_data, training_parts
     from dp_fedmed.reporting.partition import partition_table, plot_partition
 
-    words = with_config_dir(arguments)
-    refuse_flags("data", words)
-    config = with_absolute_data_path(compose(words))
+    config = config_of(given.overrides)
     data = load_data(config.data, seed=config.seed)
     parts = training_parts(config, data)
     Console().print(partition_table(data, parts))
-    picture = Path.cwd() / "partition.png"
+    picture = output_directory(Path.cwd()) / "partition.png"
     plot_partition(data, parts, picture)
     print(f"Picture: {picture}")
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.commands import refuse_flags, with_config_dir
+from dp_fedmed.commands.arguments import Arguments, output_directory
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,13 +39,10 @@ MOST_SHOWN = 8
 
 def main(arguments: list[str]) -> int:
     """Draw what the overrides describe."""
-    if {"-h", "--help"} & set(arguments):
-        print(HELP, end="")
-        return 0
+    given = Arguments(HELP).flag("--show-records").read(arguments)
+    overrides = given.overrides
     from rich.console import Console
 
-    overrides = with_config_dir([word for word in arguments if word != "--show-records"])
-    refuse_flags("reconstruct", overrides)
     console = Console()
     with console.status("loading PyTorch, Flower and the data"):
         from dp_fedmed.config import TaskKind
@@ -53,16 +50,16 @@ def main(arguments: list[str]) -> int:
         from dp_fedmed.reporting.run_log import quiet_console
 
         config = compose_for(overrides, ("privacy=none",))
-        refuse_private_data(config, show_records="--show-records" in arguments)
+        refuse_private_data(config, show_records=given.show_records)
         quiet_console()
     is_anomaly = config.task.kind is TaskKind.anomaly
-    _refuse_in_vain(overrides, is_anomaly=is_anomaly)
+    _refuse_without_effect(overrides, is_anomaly=is_anomaly)
     draw = _from_answers if is_anomaly else _from_gradients
     rows, report = draw(overrides, config, console)
     report = {"schema": SCHEMA, "task": config.task.name, **report}
     from dp_fedmed.evidence.reconstruction_plots import plot_reconstruction
 
-    folder = Path.cwd()
+    folder = output_directory(Path.cwd())
     plot_reconstruction(rows, report["title"], folder / PICTURE)
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
     (folder / FIGURES).write_text(text, encoding="utf-8")
@@ -73,14 +70,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _refuse_in_vain(overrides: Sequence[str], *, is_anomaly: bool) -> None:
-    """Refuse a setting that has an effect in none of the styles that are compared."""
-    from dp_fedmed.config import given_keys, refuse_in_vain
+def _refuse_without_effect(overrides: Sequence[str], *, is_anomaly: bool) -> None:
+    """Refuses settings that have an effect in none of the styles that are compared."""
+    from dp_fedmed.config import given_keys, refuse_without_effect
     from dp_fedmed.evidence import bank_reconstruction, reconstruction
 
     styles = bank_reconstruction.STYLES if is_anomaly else reconstruction.STYLES
     rows = (reconstruction.compose_for(overrides, words) for words in styles.values())
-    refuse_in_vain(rows, given_keys(overrides))
+    refuse_without_effect(rows, given_keys(overrides))
 
 
 def _progress(console: Console) -> Any:

@@ -1,14 +1,15 @@
-"""`dp-fedmed resume`: go on with a run."""
+"""`dp-fedmed resume`: resume a run or a sweep."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from dp_fedmed.errors import EXIT_USAGE
+from dp_fedmed.commands.arguments import Arguments, config_of, existing_directory
+from dp_fedmed.errors import ConfigError
 
 HELP = """\
-dp-fedmed resume RUN_DIR [overrides]: go on with a run that was stopped, killed or cut off.
-dp-fedmed resume SWEEP_DIR: go on with a sweep.
+dp-fedmed resume RUN_DIR [overrides]: resume a run that was stopped, killed or cut off.
+dp-fedmed resume SWEEP_DIR: resume a sweep.
 
   dp-fedmed resume checkpoints/my_run                            from its last checkpoint
   dp-fedmed resume checkpoints/my_run resume=round:10            from an older one
@@ -18,49 +19,42 @@ dp-fedmed resume SWEEP_DIR: go on with a sweep.
 The settings are those that the run had; overrides change single ones. What the guarantee rests on
 (noise, clipping, sampling rates, deltas, budgets) changes only in a new phase, whose cost is added
 to what is spent; other data, clients or another model are a new run. What was spent stays spent,
-whichever checkpoint is gone on from.
+whichever checkpoint is resumed.
 
   dp-fedmed resume checkpoints/my_sweep                          what is left of a sweep
 
-Jobs of a sweep that are done stay as they are, those that were cut off are gone on with, and those
-that failed are tried again. Only how it computes can change: engine.workers=2, or
+Jobs of a sweep that are done stay as they are, those that were cut off are resumed, and those that
+failed are tried again. Only how it computes can change: engine.workers=2, or
 hydra.launcher.n_jobs=4 for as many jobs at a time.
 """
 
 
 def main(arguments: list[str]) -> int:
-    """Go on with the run directory that is named first."""
-    if not arguments or {"-h", "--help"} & set(arguments):
-        print(HELP, end="")
-        return 0 if arguments else EXIT_USAGE
-    from dp_fedmed.commands.run import federate, with_absolute_data_path
-    from dp_fedmed.config import compose
-    from dp_fedmed.config.resume import resume_words
-    from dp_fedmed.errors import ConfigError
+    """Resume the run or sweep whose directory is named first."""
+    given = Arguments(HELP, directory="RUN_DIR").read(arguments)
+    path, overrides = existing_directory(given.directory), given.overrides
+    from dp_fedmed.commands.run import federate
+    from dp_fedmed.config.resume import quoted, resume_words
     from dp_fedmed.sweeps.directory import is_sweep
 
-    folder, *overrides = arguments
-    if not Path(folder).is_dir():
-        raise ConfigError(f"{folder} is not a run directory: for example checkpoints/my_run")
-    if is_sweep(Path(folder)):
-        return _resume_sweep(Path(folder).resolve(), overrides)
-    path = str(Path(folder).resolve()).replace("'", "\\'")
+    if is_sweep(path):
+        return _resume_sweep(path, overrides)
     for word in overrides:
         place = word.removeprefix("resume=")
         if word.startswith("run_dir=") or (place != word and Path(place).is_dir()):
-            raise ConfigError(f"{word} names another run directory than {folder}: give one of them")
+            raise ConfigError(
+                f"{word} names another run directory than {given.directory}: give one of them"
+            )
+    if not (path / "config.yaml").is_file():
+        raise ConfigError(f"{given.directory} holds no run to resume: config.yaml is missing")
     chosen = [] if any(word.startswith("resume=") for word in overrides) else ["resume=last"]
-    words = resume_words([f"run_dir='{path}'", *chosen, *overrides])
-    if not (Path(folder) / "config.yaml").is_file():
-        raise ConfigError(f"{folder} holds no run to resume: config.yaml is missing")
-    return federate(with_absolute_data_path(compose(words)))
+    return federate(config_of(resume_words([f"run_dir={quoted(str(path))}", *chosen, *overrides])))
 
 
 def _resume_sweep(path: Path, overrides: list[str]) -> int:
-    """The sweep's own command once more: it does what is left."""
+    """Runs the stored command of the sweep again, which does what is left."""
     from dp_fedmed.commands import run
     from dp_fedmed.config.resume import quoted
-    from dp_fedmed.errors import ConfigError
     from dp_fedmed.sweeps.directory import ELSEWHERE, read_sweep
 
     for word in overrides:

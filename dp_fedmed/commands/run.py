@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.commands import with_config_dir
+from dp_fedmed.commands.arguments import with_config_dir
+from dp_fedmed.config.own_data import with_absolute_data_path
 from dp_fedmed.errors import EXIT_INTERRUPTED, EXIT_LOST, EXIT_STOPPED, EXIT_USAGE, ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 def main(arguments: list[str]) -> int:
     """Train what the overrides describe."""
-    import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -43,7 +43,6 @@ def main(arguments: list[str]) -> int:
         from dp_fedmed.cli import main as dp_fedmed
 
         return dp_fedmed(["--shell-completion", *(w for w in arguments if not w.startswith("-"))])
-    config.register()
     arguments = with_config_dir(arguments)
     invocation = launcher.Invocation(_command(arguments), _new_settings)
     launcher.register(invocation)
@@ -61,13 +60,9 @@ def main(arguments: list[str]) -> int:
         if codes[-1] == EXIT_INTERRUPTED:
             raise KeyboardInterrupt  # a sweep of another launcher ends too
 
-    sys.argv = ["dp-fedmed run", *checked]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # have its errors raised, so that we can word them
-    decorate = hydra.main(
-        version_base="1.3", config_path=str(config.conf_dir()), config_name="config"
-    )
     try:
-        decorate(job)()
+        config.call_hydra(["dp-fedmed run", *checked], job)
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(config.root_message(error)) from error
     except OSError as error:
@@ -80,7 +75,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _without_beside(arguments: list[str]) -> tuple[list[str], Path | None]:
-    """Our one flag taken out of Hydra's words: the run whose metrics are shown beside this one's.
+    """Takes `--beside` out of Hydra's words: the run whose metrics are shown beside this one's.
 
     >>> _without_beside(["seed=1", "--beside", "/runs/none"])
     (['seed=1'], PosixPath('/runs/none'))
@@ -98,7 +93,7 @@ def _without_beside(arguments: list[str]) -> tuple[list[str], Path | None]:
 
 
 def _command(arguments: list[str]) -> list[str]:
-    """The command that goes on with a sweep from any folder: data.path does not depend on one."""
+    """The command as a sweep stores it: with absolute data paths, to resume it from any folder."""
     words = []
     for word in arguments:
         paths = word.removeprefix("data.path=").split(",")
@@ -125,7 +120,7 @@ def _checked_arguments(arguments: list[str]) -> list[str]:
             raise ConfigError(f"run has no flag {flag}{_flag_hint(word, words)}")
         flags.append(word)
         if flag in ("--info", "-i") and not equals and (not words or words[0] not in _INFO):
-            flags.append("all")  # else Hydra would take the next word for what to tell of
+            flags.append("all")  # else Hydra would read the next word as what to show
         elif flag in _VALUED_FLAGS and not equals and words:
             flags.append(words.pop(0))
     shows = [flag.split("=")[0] for flag in flags]
@@ -140,10 +135,10 @@ def _checked_arguments(arguments: list[str]) -> list[str]:
 
 
 def _flag_hint(word: str, after: Sequence[str]) -> str:
-    """What was probably meant: a setting, which takes no dashes, or another flag."""
+    """Suggests what was probably meant: a setting, which takes no dashes, or another flag."""
     from dp_fedmed.config import Config
     from dp_fedmed.config.overrides import GROUPS
-    from dp_fedmed.config.schema import tree_keys
+    from dp_fedmed.config.tree import tree_keys
 
     flag, equals, value = word.partition("=")
     name = flag.lstrip("-").replace("-", "_")
@@ -164,10 +159,10 @@ def _flag_hint(word: str, after: Sequence[str]) -> str:
 
 
 def _run_job(tree: Any, beside: Path | None = None) -> int:
-    """Hydra's one job, or one of a launcher that is not ours: a whole federation."""
+    """Runs one federation for Hydra: a single run, or a job of a launcher that is not ours."""
     from hydra.core.hydra_config import HydraConfig
 
-    from dp_fedmed.config import given_by_user, refuse_in_vain
+    from dp_fedmed.config import given_by_user, refuse_without_effect
     from dp_fedmed.config.resume import resumed
 
     output = Path(HydraConfig.get().runtime.output_dir).absolute()
@@ -178,7 +173,7 @@ def _run_job(tree: Any, beside: Path | None = None) -> int:
             config = with_absolute_data_path(resumed(tree, overrides))
         else:
             config = _new_settings(tree, overrides, str(output))
-        refuse_in_vain([config], given_by_user(overrides))
+        refuse_without_effect([config], given_by_user(overrides))
         return federate(config, beside)
     except ConfigError as error:
         print(f"dp-fedmed: {error.sentence()}", file=sys.stderr)
@@ -188,26 +183,16 @@ def _run_job(tree: Any, beside: Path | None = None) -> int:
 
 
 def _new_settings(tree: Any, overrides: Sequence[str], run_dir: str) -> Config:
-    """A new run's configuration, of what Hydra has composed of these overrides."""
+    """A new run's configuration, from the tree that Hydra composed of these overrides."""
     from dp_fedmed import config as configuration
 
     if tree.resume is not None:
         raise ConfigError(
-            "resume=… goes on with one run; a sweep goes on with dp-fedmed resume SWEEP_DIR"
+            "resume=… resumes one run; a sweep is resumed by dp-fedmed resume SWEEP_DIR"
         )
     tree.run_dir = run_dir
     configuration.explicit_groups_win(tree, overrides)
     return with_absolute_data_path(configuration.from_dictconfig(tree))
-
-
-def with_absolute_data_path(config: Config) -> Config:
-    """A data.path relative to the caller's folder means the same on every engine."""
-    path = config.data.path
-    if path is None or not Path(path).exists():
-        return config  # not a path from here: a name, or the loader says what is missing
-    from dataclasses import replace
-
-    return config.replace(data=replace(config.data, path=str(Path(path).resolve())))
 
 
 def federate(config: Config, beside: Path | None = None) -> int:
@@ -232,7 +217,7 @@ def federate(config: Config, beside: Path | None = None) -> int:
 
     other = None if beside is None else other_run(beside, config)
     if config.resume is not None:
-        console.print(f"Going on with {config.run_dir}", soft_wrap=True, highlight=False)
+        console.print(f"Resuming {config.run_dir}", soft_wrap=True, highlight=False)
     try:
         result = run_federation(config, ConsoleDisplay(config, console, other))
     except RunFinished as finished:
@@ -241,7 +226,7 @@ def federate(config: Config, beside: Path | None = None) -> int:
     except KeyboardInterrupt:  # at once: before the rounds, or while the end is written
         begun = (Path(config.run_dir) / LEDGER_FILE).is_file()
         console.print(
-            f"Interrupted. Go on with: dp-fedmed resume {config.run_dir}"
+            f"Interrupted. Resume with: dp-fedmed resume {config.run_dir}"
             if begun
             else "Interrupted before the run began: nothing was spent.",
             soft_wrap=True,

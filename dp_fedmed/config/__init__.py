@@ -24,6 +24,8 @@ from dp_fedmed.config.choices import (
     better,
 )
 from dp_fedmed.config.composition import (
+    RUN_CONFIG_DEFAULTS,
+    call_hydra,
     compose,
     explicit_groups_win,
     from_dictconfig,
@@ -32,7 +34,8 @@ from dp_fedmed.config.composition import (
     given_by_user,
     register,
 )
-from dp_fedmed.config.effects import given_keys, refuse_in_vain
+from dp_fedmed.config.effects import refuse_without_effect
+from dp_fedmed.config.given import given_keys
 from dp_fedmed.config.overrides import check_overrides, conf_dir, own_folders, root_message
 from dp_fedmed.config.schema import (
     AnomalyConfig,
@@ -48,13 +51,12 @@ from dp_fedmed.config.schema import (
     TaskConfig,
     TrainingConfig,
     UserPrivacyConfig,
-    get,
-    leaf_keys,
-    tree_keys,
 )
+from dp_fedmed.config.tree import get, leaf_keys, settings, tree_keys
 
 __all__ = [
     "METRICS",
+    "RUN_CONFIG_DEFAULTS",
     "AccountantName",
     "AnomalyConfig",
     "Calibration",
@@ -84,6 +86,7 @@ __all__ = [
     "UserPrivacyConfig",
     "Weighting",
     "better",
+    "call_hydra",
     "check_overrides",
     "cohort_size",
     "compose",
@@ -97,9 +100,10 @@ __all__ = [
     "given_keys",
     "leaf_keys",
     "own_folders",
-    "refuse_in_vain",
+    "refuse_without_effect",
     "register",
     "root_message",
+    "settings",
     "tree_keys",
     "validate",
 ]

@@ -1,9 +1,10 @@
-"""What a configuration may hold: ranges, words, and keys that contradict each other."""
+"""Validates a configuration: ranges, choices, and keys that contradict each other."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterator
 
 from dp_fedmed.config.choices import (
     Clipping,
@@ -19,7 +20,8 @@ from dp_fedmed.config.choices import (
 )
 from dp_fedmed.config.named_code import MODULE, refuse_code
 from dp_fedmed.config.own_data import refuse_unread_path
-from dp_fedmed.config.schema import Config, SamplePrivacyConfig, UserPrivacyConfig, get, tree_keys
+from dp_fedmed.config.schema import Config
+from dp_fedmed.config.tree import assignment, get, settings
 from dp_fedmed.errors import ConfigError
 
 RESUME = re.compile(r"last|best|round:\d+")
@@ -27,135 +29,18 @@ SKEWS = ("linear", "square", "exponential")
 
 
 def validate(config: Config) -> None:
-    """Refuse values out of range and keys that contradict each other.
+    """Refuses values out of range and keys that contradict each other.
 
     Raises:
         ConfigError: naming the key, the value given and what is allowed.
     """
-    _check_finite(config)
-    for key, low, high in RANGES:
-        _check_range(config, key, low, high)
-    _check_words(config)
-    _check_pairs(config)
+    for check in CHECKS:
+        for refusal in check(config):
+            raise ConfigError(re.sub(r"{([\w.]+)}", lambda found: _filled(config, found), refusal))
 
 
-# (key, smallest, largest); a key whose value is null is not set and not checked.
-RANGES: tuple[tuple[str, float, float], ...] = (
-    ("seed", 0, 2**63 - 1),
-    ("data.num_records", 3, 1e7),
-    ("data.image_size", 8, 1024),
-    ("data.val_fraction", 0.01, 0.9),
-    ("data.test_fraction", 0.01, 0.9),
-    ("data.client_val_fraction", 0.0, 0.9),
-    ("data.max_records_per_group", 1, 1e6),
-    ("data.partition.alpha", 1e-3, 1e6),
-    ("data.partition.classes_per_client", 1, 10_000),
-    ("data.partition.min_records", 1, 1e7),
-    ("anomaly.dimension", 1, 4096),
-    ("anomaly.grid", 1, 512),
-    ("anomaly.coreset_size", 2, 1e6),
-    ("anomaly.coreset_ratio", 1e-6, 1.0),
-    ("anomaly.rows_per_image", 1, 1e5),
-    ("anomaly.neighbours", 0, 1000),
-    ("training.lr", 1e-12, 1e3),
-    ("training.momentum", 0.0, 0.9999),
-    ("training.weight_decay", 0.0, 1e3),
-    ("training.batch_size", 1, 1e7),
-    ("training.local_epochs", 1, 10_000),
-    ("training.local_steps", 1, 1e7),
-    ("training.threads", 1, 1024),
-    ("federation.num_clients", 1, 1e7),
-    ("federation.num_rounds", 1, 1e6),
-    ("federation.sample_rate", 1e-9, 1.0),
-    ("federation.max_participations", 1, 1e6),
-    ("federation.min_clients", 1, 1e7),
-    ("federation.server_lr", 1e-12, 1e3),
-    ("federation.server_momentum", 0.0, 0.9999),
-    ("federation.server_beta2", 0.0, 0.999999),
-    ("federation.server_tau", 1e-12, 1.0),
-    ("federation.round_timeout", 1e-3, 1e7),
-    ("federation.connect_timeout", 1.0, 1e6),
-    ("federation.evaluate_every", 0, 1e6),
-    ("federation.client_evaluate_every", 0, 1e6),
-    ("federation.client_evaluate_max", 1, 1e7),
-    ("engine.workers", 1, 1024),
-    ("checkpoint.every", 1, 1e6),
-    ("checkpoint.keep", 1, 1e6),
-    ("privacy.noise_seed", 0, 2**63 - 1),
-    *(
-        (f"privacy.{level}.{key}", low, high)
-        for level in ("sample", "user")
-        for key, low, high in (
-            ("target_epsilon", 1e-3, 1e4),
-            ("noise_multiplier", 1e-2, 1e5),
-            ("target_delta", 1e-30, 0.5),
-            ("max_grad_norm", 1e-6, 1e6),
-        )
-    ),
-    ("privacy.sample.physical_batch_size", 1, 1e6),
-    ("privacy.user.target_quantile", 0.01, 0.99),
-    ("privacy.user.clip_lr", 1e-3, 2.0),
-)
-
-
-def _check_finite(config: Config) -> None:
-    for key in tree_keys(Config):
-        value = get(config, key)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{key}={value} is not a finite number")
-
-
-def _check_range(config: Config, key: str, low: float, high: float) -> None:
-    value = get(config, key)
-    if value is not None and not low <= value <= high:
-        raise ConfigError(f"{key}={value} is out of range: give a value from {low:g} to {high:g}")
-
-
-def _check_words(config: Config) -> None:
-    if config.data.partition.skew not in SKEWS:
-        raise ConfigError(
-            f"data.partition.skew={config.data.partition.skew} is not one of {', '.join(SKEWS)}"
-        )
-    if config.data.group_by not in (None, "patient"):
-        raise ConfigError(
-            f"data.group_by={config.data.group_by} is not known: use data.group_by=patient, "
-            "the ids that a loader puts into Records.patient, or leave it null"
-        )
-    refuse_unread_path(config.data)
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", config.training.device):
-        raise ConfigError(
-            f"training.device={config.training.device} is not one of auto, cpu, cuda, cuda:N, mps"
-        )
-    metrics = METRICS[config.task.kind]
-    if config.task.metric not in metrics:
-        raise ConfigError(
-            f"task.metric={config.task.metric} is not computed for {config.task.kind}: "
-            f"choose from {', '.join(metrics)}"
-        )
-    if config.resume is not None and not RESUME.fullmatch(config.resume):
-        raise ConfigError(
-            f"resume={config.resume} is not known: use resume=last, resume=best, resume=round:3, "
-            "or the path of a run directory"
-        )
-    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", config.model._target_):
-        raise ConfigError(
-            f"model._target_={config.model._target_} is not a dotted import path: "
-            "for example my_package.my_module.MyNetwork"
-        )
-    _check_code(config)
-
-
-def _check_code(config: Config) -> None:
-    """Settings that name code may name declared modules, and what the user allows."""
-    for module in config.allow_code:
-        if not MODULE.fullmatch(module):
-            raise ConfigError(
-                f"allow_code={config.allow_code} holds {module!r}, which is not a package or "
-                "module: for example allow_code=[my_package]"
-            )
-    refuse_code("model._target_", config.model._target_, config.allow_code)
-    if "." in config.data.name:
-        refuse_code("data.name", config.data.name, config.allow_code)
+def _filled(config: Config, found: re.Match[str]) -> str:
+    return assignment(config, found[1]) if found[1] in settings() else found[0]
 
 
 METRICS: dict[TaskKind, tuple[str, ...]] = {
@@ -173,7 +58,7 @@ LOSSES: dict[TaskKind, tuple[Loss, ...]] = {
     TaskKind.regression: (Loss.mse, Loss.huber, Loss.mae),
 }
 BACKBONES = ("filters", "mobilenet_v2", "resnet18", "wide_resnet50_2", "tiny")
-#: Releases of each private mechanism, each a round.
+#: Releases of each private mechanism, one per round.
 RELEASES = {
     MechanismName.dp_gaussian: 2,
     MechanismName.dp_prototypes: 2,
@@ -199,210 +84,243 @@ def cohort_size(config: Config) -> int:
     return max(1, round(federation.sample_rate * config.num_sites))
 
 
-def _check_pairs(config: Config) -> None:
-    federation, data, task = config.federation, config.data, config.task
+def _numbers(config: Config) -> Iterator[str]:
+    for key, setting in settings().items():
+        value = get(config, key)
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{key}={value} is not a finite number"
+        if value is None or setting.within is None:
+            continue
+        low, high = setting.within
+        if not low <= value <= high:
+            yield f"{key}={value} is out of range: give a value from {low:g} to {high:g}"
+
+
+def _words(config: Config) -> Iterator[str]:
+    if config.data.partition.skew not in SKEWS:
+        yield f"{{data.partition.skew}} is not one of {', '.join(SKEWS)}"
+    if config.data.group_by not in (None, "patient"):
+        yield (
+            "{data.group_by} is not known: use data.group_by=patient, the ids that a loader puts "
+            "into Records.patient, or leave it null"
+        )
+    refuse_unread_path(config.data)
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", config.training.device):
+        yield "{training.device} is not one of auto, cpu, cuda, cuda:N, mps"
+    metrics = METRICS[config.task.kind]
+    if config.task.metric not in metrics:
+        yield (
+            f"{{task.metric}} is not computed for {config.task.kind}: choose from "
+            f"{', '.join(metrics)}"
+        )
+    if config.resume is not None and not RESUME.fullmatch(config.resume):
+        yield (
+            "{resume} is not known: use resume=last, resume=best, resume=round:3, or the path of "
+            "a run directory"
+        )
+
+
+def _named_code(config: Config) -> Iterator[str]:
+    """Refuses code outside the declared modules and those that the user allows."""
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", config.model._target_):
+        yield (
+            "{model._target_} is not a dotted import path: for example "
+            "my_package.my_module.MyNetwork"
+        )
+    for module in config.allow_code:
+        if not MODULE.fullmatch(module):
+            yield (
+                f"{{allow_code}} holds {module!r}, which is not a package or module: for example "
+                "allow_code=[my_package]"
+            )
+    refuse_code("model._target_", config.model._target_, config.allow_code)
+    if "." in config.data.name:
+        refuse_code("data.name", config.data.name, config.allow_code)
+
+
+def _pairs(config: Config) -> Iterator[str]:
+    federation, task = config.federation, config.task
     if federation.min_clients is not None and federation.min_clients > cohort_size(config):
-        raise ConfigError(
-            f"federation.min_clients={federation.min_clients} is more than a round asks: "
-            f"federation.sample_rate={federation.sample_rate:g} of "
-            f"federation.num_clients={federation.num_clients} is {cohort_size(config)}"
+        yield (
+            "{federation.min_clients} is more than a round asks: {federation.sample_rate} of "
+            f"{{federation.num_clients}} is {cohort_size(config)}"
         )
     if federation.sampler is SamplerName.all and federation.sample_rate != 1.0:
-        raise ConfigError(
-            f"federation.sampler=all contradicts federation.sample_rate="
-            f"{federation.sample_rate:g}: use federation.sampler=fixed or sample_rate=1"
+        yield (
+            "{federation.sampler} contradicts {federation.sample_rate}: use "
+            "federation.sampler=fixed or sample_rate=1"
         )
-    if data.val_fraction + data.test_fraction >= 1.0:
-        raise ConfigError(
-            f"data.val_fraction={data.val_fraction:g} and data.test_fraction="
-            f"{data.test_fraction:g} leave nothing to train on: their sum must be below 1"
+    if config.data.val_fraction + config.data.test_fraction >= 1.0:
+        yield (
+            "{data.val_fraction} and {data.test_fraction} leave nothing to train on: their sum "
+            "must be below 1"
         )
-    losses = LOSSES.get(task.kind)
-    if losses is not None and task.loss not in losses:
-        raise ConfigError(
-            f"task.loss={task.loss} does not fit task.kind={task.kind}: use "
-            f"{' or '.join(f'task.loss={loss}' for loss in losses)}"
-        )
-    _check_topology(config)
-    _check_privacy(config)
-    if task.kind is TaskKind.anomaly:
-        _check_anomaly(config)
-    _check_data_ledger(config)
-    if (
-        config.engine.name is EngineName.local
-        and config.engine.workers == 1
-        and federation.round_timeout is not None
-    ):
-        raise ConfigError(
-            f"federation.round_timeout={federation.round_timeout:g} needs worker processes, but "
-            "engine.workers=1 computes in this process: use engine.workers=2 or more"
-        )
-    if config.engine.address is not None and config.engine.name is not EngineName.ray:
-        raise ConfigError(
-            f"engine.address={config.engine.address} is a Ray cluster's, but "
-            f"engine.name={config.engine.name}: use engine=ray"
-        )
+    losses = LOSSES.get(task.kind, (task.loss,))
+    if task.loss not in losses:
+        fitting = " or ".join(f"task.loss={loss}" for loss in losses)
+        yield f"{{task.loss}} does not fit {{task.kind}}: use {fitting}"
 
 
-def _check_topology(config: Config) -> None:
-    """What the two baselines cannot have: clients that hide among each other, or a draw of one."""
-    federation, style = config.federation, config.privacy.style
+def _topology(config: Config) -> Iterator[str]:
+    """Refuses client-level privacy and sampling where a baseline topology rules them out."""
+    federation = config.federation
     if federation.topology is Topology.federated:
         return
-    reasons = {
-        Topology.centralized: "all records are at one site, so there is no client to hide",
-        Topology.local_only: "a client that trains alone cannot hide among others",
-    }
-    if style.protects_clients:
-        raise ConfigError(
-            f"privacy.style={style} contradicts federation.topology={federation.topology}: "
-            f"{reasons[federation.topology]}; use privacy=none or privacy=sample"
+    is_pooled = federation.topology is Topology.centralized
+    if config.privacy.style.protects_clients:
+        reason = "a client that trains alone cannot hide among others"
+        if is_pooled:
+            reason = "all records are at one site, so there is no client to hide"
+        yield (
+            f"{{privacy.style}} contradicts {{federation.topology}}: {reason}; use privacy=none or "
+            "privacy=sample"
         )
-    if federation.topology is Topology.centralized and federation.sample_rate != 1.0:
-        raise ConfigError(
-            f"federation.sample_rate={federation.sample_rate:g} contradicts federation.topology="
-            "centralized: there is one site, and it trains in every round; use "
+    if federation.sample_rate != 1.0 and (is_pooled or config.task.kind is TaskKind.anomaly):
+        reason = "a client that is left out of a release has no detector of its own"
+        if is_pooled:
+            reason = "there is one site, and it trains in every round"
+        yield (
+            f"{{federation.sample_rate}} contradicts {{federation.topology}}: {reason}; use "
             "federation.sample_rate=1"
         )
-    if config.task.kind is TaskKind.anomaly and federation.sample_rate != 1.0:
-        raise ConfigError(
-            f"federation.sample_rate={federation.sample_rate:g} contradicts federation.topology="
-            f"{federation.topology}: a client that is left out of a release has no detector of its "
-            "own; use federation.sample_rate=1"
-        )
 
 
-def _check_privacy(config: Config) -> None:
-    """The four styles, and what contradicts them (DESIGN, section 4)."""
+def _privacy(config: Config) -> Iterator[str]:
+    """Refuses settings that break the guarantee of the privacy style."""
     style, federation = config.privacy.style, config.federation
-    if style.protects_records:
-        _check_noise_source("sample", config.privacy.sample)
+    for level, is_protected, held in (
+        ("sample", style.protects_records, config.privacy.sample),
+        ("user", style.protects_clients, config.privacy.user),
+    ):
+        if is_protected and held.target_epsilon is None and held.noise_multiplier is None:
+            yield (
+                f"privacy.{level} needs privacy.{level}.target_epsilon (for example 3) or "
+                f"privacy.{level}.noise_multiplier (for example 1.0)"
+            )
     if style.protects_clients:
-        _check_noise_source("user", config.privacy.user)
         if federation.min_clients is not None:
-            raise ConfigError(
-                f"federation.min_clients={federation.min_clients} contradicts privacy.style="
-                f"{style}: how many took part is secret there and may decide nothing; leave it null"
+            yield (
+                "{federation.min_clients} contradicts {privacy.style}: how many took part is "
+                "secret there and may decide nothing; leave it null"
             )
         if federation.weighting is not Weighting.uniform:
-            raise ConfigError(
-                f"federation.weighting={federation.weighting} contradicts privacy.style={style}: "
-                "weights by examples break the bound on one client; use "
-                "federation.weighting=uniform"
+            yield (
+                "{federation.weighting} contradicts {privacy.style}: weights by examples break "
+                "the bound on one client; use federation.weighting=uniform"
             )
     if not style.protects_records and federation.max_participations is not None:
-        raise ConfigError(
-            f"federation.max_participations={federation.max_participations} limits a record-level "
-            f"budget, but privacy.style={style} has none: use privacy=sample or privacy=hybrid"
+        yield (
+            "{federation.max_participations} limits a record-level budget, but {privacy.style} has "
+            "none: use privacy=sample or privacy=hybrid"
         )
 
 
-def _check_anomaly(config: Config) -> None:
-    """An anomaly task computes one bank or one statistic: nothing is trained."""
+def _anomaly(config: Config) -> Iterator[str]:
+    """Refuses training settings: an anomaly task computes one bank or statistic."""
+    if config.task.kind is not TaskKind.anomaly:
+        return
     federation, privacy = config.federation, config.privacy
     if config.anomaly.backbone not in BACKBONES:
-        raise ConfigError(
-            f"anomaly.backbone={config.anomaly.backbone} is not known: choose from "
-            f"{', '.join(BACKBONES)}"
-        )
-    _check_coreset(config)
+        yield f"{{anomaly.backbone}} is not known: choose from {', '.join(BACKBONES)}"
+    yield from _coreset(config)
     is_private = privacy.style is not PrivacyStyle.none
     rounds = RELEASES[config.anomaly.mechanism] if is_private else 1
-    made = f"anomaly.mechanism={config.anomaly.mechanism}" if is_private else "a memory bank"
+    made = "{anomaly.mechanism}" if is_private else "a memory bank"
     if federation.num_rounds != rounds:
-        raise ConfigError(
-            f"federation.num_rounds={federation.num_rounds} does not fit: with privacy.style="
-            f"{privacy.style}, {made} takes federation.num_rounds={rounds}"
+        yield (
+            f"{{federation.num_rounds}} does not fit: with {{privacy.style}}, {made} takes "
+            f"federation.num_rounds={rounds}"
         )
     most = federation.max_participations
     if most is not None and most < rounds:
-        raise ConfigError(
-            f"federation.max_participations={most} leaves everybody out of the last release: use "
+        yield (
+            "{federation.max_participations} leaves everybody out of the last release: use "
             f"federation.max_participations={rounds} or null"
         )
     if federation.server_optimizer is not ServerOptimizerName.fedavg or federation.server_lr != 1.0:
-        raise ConfigError(
-            f"federation.server_optimizer={federation.server_optimizer} with federation.server_lr="
-            f"{federation.server_lr:g} is for models that are trained: an anomaly task takes "
-            "federation.server_optimizer=fedavg and federation.server_lr=1"
+        yield (
+            "{federation.server_optimizer} with {federation.server_lr} is for models that are "
+            "trained: an anomaly task takes federation.server_optimizer=fedavg and "
+            "federation.server_lr=1"
         )
     if privacy.style.protects_records and privacy.sample.max_grad_norm != 1.0:
-        raise ConfigError(
-            f"privacy.sample.max_grad_norm={privacy.sample.max_grad_norm:g} does not fit: an "
-            "image's vector has norm at most 1; use privacy.sample.max_grad_norm=1"
+        yield (
+            "{privacy.sample.max_grad_norm} does not fit: an image's vector has norm at most 1; "
+            "use privacy.sample.max_grad_norm=1"
         )
     if privacy.style.protects_clients and privacy.user.clipping is not Clipping.fixed:
-        raise ConfigError(
-            f"privacy.user.clipping={privacy.user.clipping} does not fit: a client's vector has "
-            "norm at most 1 as it is; use privacy.user.clipping=fixed"
+        yield (
+            "{privacy.user.clipping} does not fit: a client's vector has norm at most 1 as it is; "
+            "use privacy.user.clipping=fixed"
         )
 
 
-def _check_coreset(config: Config) -> None:
-    """One size of the bank; and where rows are released, a guarantee that exists for them."""
+def _coreset(config: Config) -> Iterator[str]:
+    """Refuses ambiguous bank sizes, and guarantees that do not exist for released rows."""
     size, ratio = config.anomaly.coreset_size, config.anomaly.coreset_ratio
     has_bank = config.privacy.style is PrivacyStyle.none or config.releases_rows
     if has_bank and (size is None) == (ratio is None):  # else neither has an effect
-        raise ConfigError(
-            f"anomaly.coreset_size={_null(size)} with anomaly.coreset_ratio={_null(ratio)}: give "
-            "exactly one, for example anomaly.coreset_size=null anomaly.coreset_ratio=0.1"
+        yield (
+            "{anomaly.coreset_size} with {anomaly.coreset_ratio}: give exactly one, for example "
+            "anomaly.coreset_size=null anomaly.coreset_ratio=0.1"
         )
     if config.anomaly.rows_per_image != 1 and not config.releases_rows:
-        raise ConfigError(
-            f"anomaly.rows_per_image={config.anomaly.rows_per_image} is for "
-            "anomaly.mechanism=noisy_rows in privacy=sample: leave it at 1"
+        yield (
+            "{anomaly.rows_per_image} is for anomaly.mechanism=noisy_rows in privacy=sample: leave "
+            "it at 1"
         )
-    if not config.releases_rows:
-        return
-    if config.privacy.style is not PrivacyStyle.sample:
-        raise ConfigError(
-            f"anomaly.mechanism=noisy_rows contradicts privacy.style={config.privacy.style}: rows "
-            "of clients do not add up, so there is no sum in which a client could hide; use "
-            "anomaly.mechanism=dp_gaussian, or privacy=sample"
+    if config.releases_rows and config.privacy.style is not PrivacyStyle.sample:
+        yield (
+            "{anomaly.mechanism} contradicts {privacy.style}: rows of clients do not add up, so "
+            "there is no sum in which a client could hide; use anomaly.mechanism=dp_gaussian, or "
+            "privacy=sample"
         )
-    if config.data_ledger is not None:
-        raise ConfigError(
-            f"data_ledger={config.data_ledger} adds up guarantees for a record that contributes or "
-            "not, and anomaly.mechanism=noisy_rows has one for a record that is replaced: the "
-            "two do not compose; use anomaly.mechanism=dp_gaussian or data_ledger=null"
+    if config.releases_rows and config.data_ledger is not None:
+        yield (
+            "{data_ledger} adds up guarantees for a record that contributes or not, and "
+            "{anomaly.mechanism} has one for a record that is replaced: the two do not compose; "
+            "use anomaly.mechanism=dp_gaussian or data_ledger=null"
         )
 
 
-def _null(value: float | None) -> str:
-    return "null" if value is None else f"{value:g}"
-
-
-def _check_data_ledger(config: Config) -> None:
+def _data_ledger(config: Config) -> Iterator[str]:
     path = config.data_ledger
     if path is None:
         return
     if not path.startswith("/"):
-        raise ConfigError(
-            f"data_ledger={path} is not an absolute path: for example "
+        yield (
+            "{data_ledger} is not an absolute path: for example "
             "data_ledger=/var/lib/dp_fedmed/data_ledger.jsonl"
         )
     if not config.data.id:
-        raise ConfigError(
-            f"data_ledger={path} counts what runs spend on the same data: say which data they are, "
-            "for example data.id=chest-xrays-2024"
+        yield (
+            "{data_ledger} counts what runs spend on the same data: say which data they are, for "
+            "example data.id=chest-xrays-2024"
         )
-    unbounded = None
-    if config.privacy.style is PrivacyStyle.none:
-        unbounded = "privacy=none"
-    elif config.privacy.noise_seed is not None:
-        unbounded = f"privacy.noise_seed={config.privacy.noise_seed}"
-    if unbounded is not None:
-        raise ConfigError(
-            f"{unbounded} protects nobody, so no sum in data_ledger={path} could count it: use "
+    is_private = config.privacy.style is not PrivacyStyle.none
+    if not is_private or config.privacy.noise_seed is not None:
+        unbounded = "{privacy.noise_seed}" if is_private else "privacy=none"
+        yield (
+            f"{unbounded} protects nobody, so no sum in {{data_ledger}} could count it: use "
             "privacy=sample, user or hybrid, or data_ledger=null and keep what the run makes with "
             "those who hold the data"
         )
 
 
-def _check_noise_source(level: str, settings: SamplePrivacyConfig | UserPrivacyConfig) -> None:
-    given = [settings.target_epsilon is not None, settings.noise_multiplier is not None]
-    if not any(given):
-        raise ConfigError(
-            f"privacy.{level} needs privacy.{level}.target_epsilon (for example 3) or "
-            f"privacy.{level}.noise_multiplier (for example 1.0)"
+def _engine(config: Config) -> Iterator[str]:
+    engine = config.engine
+    has_timeout = config.federation.round_timeout is not None
+    if engine.name is EngineName.local and engine.workers == 1 and has_timeout:
+        yield (
+            "{federation.round_timeout} needs worker processes, but {engine.workers} computes in "
+            "this process: use engine.workers=2 or more"
         )
+    if engine.address is not None and engine.name is not EngineName.ray:
+        yield "{engine.address} is a Ray cluster's, but {engine.name}: use engine=ray"
+
+
+#: In this order; each yields what it refuses, in which `{key}` stands for `key=value`.
+CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
+    *(_numbers, _words, _named_code, _pairs, _topology),
+    *(_privacy, _anomaly, _data_ledger, _engine),
+)

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dp_fedmed.config.checks import num_releases, validate
-from dp_fedmed.config.effects import (
-    given_keys,
-    keys_in_own_files,
-    keys_of_tree,
-    refuse_in_vain,
-)
+from dp_fedmed.config.effects import refuse_without_effect
+from dp_fedmed.config.given import given_keys, keys_in_own_files, keys_of_tree
 from dp_fedmed.config.overrides import (
     DEFAULT_TASK,
+    assigned,
     check_overrides,
     conf_dir,
     own_folders,
     root_message,
 )
 from dp_fedmed.config.own_data import network, task_name
-from dp_fedmed.config.schema import Config, leaf_keys
+from dp_fedmed.config.schema import Config
+from dp_fedmed.config.tree import leaf_keys, settings_help
 from dp_fedmed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,20 +46,25 @@ def default_runs_dir() -> str:
 
 @functools.cache
 def register() -> None:
-    """Make the typed tree and our resolvers known to Hydra (safe to call twice)."""
+    """Registers the typed tree and our resolvers with Hydra; safe to call twice."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
     ConfigStore.instance().store(name="base_config", node=schema())
-    OmegaConf.register_new_resolver("runs_dir", default_runs_dir, replace=True)
-    OmegaConf.register_new_resolver("releases", num_releases, replace=True)
-    OmegaConf.register_new_resolver("task_name", task_name, replace=True)
-    OmegaConf.register_new_resolver("network", network, replace=True)
-    OmegaConf.register_new_resolver("default_target", _default_target, replace=True)
+    resolvers: dict[str, Callable[..., Any]] = {
+        "runs_dir": default_runs_dir,
+        "releases": num_releases,
+        "task_name": task_name,
+        "network": network,
+        "default_target": _default_target,
+        "settings_help": settings_help,
+    }
+    for name, resolver in resolvers.items():
+        OmegaConf.register_new_resolver(name, resolver, replace=True)
 
 
 def _default_target(epsilon: float, *, _parent_: DictConfig) -> float | None:
-    """A style's own target: in force until somebody gives the noise instead."""
+    """The default target ε of a style; none if a noise multiplier is given."""
     return None if _parent_.get("noise_multiplier") is not None else epsilon
 
 
@@ -68,15 +72,14 @@ def _default_target(epsilon: float, *, _parent_: DictConfig) -> float | None:
 def schema() -> DictConfig:
     """The typed tree as a writable node (OmegaConf makes frozen dataclasses read-only).
 
-    One for all: whoever merges into it merges into a copy.
+    It is shared: `OmegaConf.merge` copies it.
     """
     from omegaconf import DictConfig, OmegaConf
 
-    def unlock(node: Any) -> None:
-        node._set_flag("readonly", None)
-        for key in node:
-            child = node._get_node(key)
-            if isinstance(child, DictConfig) and not child._is_none():
+    def unlock(node: DictConfig) -> None:
+        OmegaConf.set_readonly(node, None)
+        for child in node.values():
+            if isinstance(child, DictConfig):
                 unlock(child)
 
     schema: DictConfig = OmegaConf.structured(Config)
@@ -122,7 +125,7 @@ def compose(overrides: Sequence[str] = (), *, given: Sequence[str] | None = None
         config = resumed(tree, overrides)
     else:
         config = from_dictconfig(tree)
-    refuse_in_vain([config], given)
+    refuse_without_effect([config], given)
     return config
 
 
@@ -131,6 +134,16 @@ def given_by_user(overrides: Sequence[str]) -> list[str]:
     from hydra.core.hydra_config import HydraConfig
 
     return given_keys(overrides) + keys_in_own_files(HydraConfig.get().runtime, conf_dir())
+
+
+def call_hydra(words: Sequence[str], job: Callable[[DictConfig], None]) -> None:
+    """Runs a job as Hydra's main function, with the words of a command line."""
+    import hydra
+
+    register()
+    sys.argv = list(words)
+    main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
+    main(job)()
 
 
 def _without_hydra(tree: DictConfig) -> DictConfig:
@@ -212,7 +225,7 @@ def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:
     further = resume_words(further)
     resumes = any(word.startswith("resume=") for word in further)
     own_data = any(word.startswith("data.name=") for word in further)
-    # A default of pyproject.toml is nobody's choice: a stored run's, or the data's own, wins.
+    # Defaults of pyproject.toml are not choices of the user: those of a stored run or the data win.
     unchosen = tuple(RUN_CONFIG_DEFAULTS) if resumes else ("task",) if own_data else ()
     chosen = [
         f"{group}={run_config[group]}"
@@ -231,10 +244,10 @@ def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:
 
 
 def explicit_groups_win(tree: DictConfig, overrides: Sequence[str]) -> None:
-    """Let a `training=` or `federation=` that the user names stand over the recipe, in place."""
+    """Lets a `training=` or `federation=` that the user names win over the recipe, in place."""
     from omegaconf import OmegaConf
 
-    given = dict(text.split("=", 1) for text in overrides if "=" in text)
+    given = assigned(overrides)
     if "recipe" in given:
         return
     recipe = conf_dir() / "recipe" / f"{given.get('task', DEFAULT_TASK)}-{tree.privacy.style}.yaml"

@@ -1,4 +1,4 @@
-"""Which settings have an effect in which runs; what a user gave in vain is refused.
+"""Refuses settings that have no effect in a run.
 
 Whoever sets ``privacy.sample.target_epsilon`` expects a guarantee: a run that would ignore it must
 not begin. Only keys that the user gave are looked at, not those that groups and recipes bring.
@@ -6,9 +6,7 @@ not begin. Only keys that the user gave are looked at, not those that groups and
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from dp_fedmed.config.choices import (
@@ -21,7 +19,8 @@ from dp_fedmed.config.choices import (
     TaskKind,
     Topology,
 )
-from dp_fedmed.config.schema import Config, get, leaf_keys
+from dp_fedmed.config.schema import Config
+from dp_fedmed.config.tree import assignment, get
 from dp_fedmed.errors import ConfigError
 
 
@@ -41,7 +40,7 @@ class Effect(NamedTuple):
     needs: str
 
     def is_about(self, key: str) -> bool:
-        """Whether the condition is one of this key's."""
+        """Whether the condition applies to this key."""
         return key in self.keys or key.startswith(
             tuple(section for section in self.keys if section.endswith("."))
         )
@@ -59,8 +58,10 @@ def _releases_sums(config: Config) -> bool:
     return _is_private(config) and not config.releases_rows
 
 
-def _partition(name: PartitionName) -> Callable[[Config], bool]:
-    return lambda config: config.data.partition.name is name
+def _with(keys: tuple[str, ...], by: str, *values: Any, needs: str | None = None) -> Effect:
+    """Keys that have an effect while one setting has one of these values."""
+    said = " or ".join("null" if value is None else str(value) for value in values)
+    return Effect(keys, (by,), lambda config: get(config, by) in values, needs or f"{by}={said}")
 
 
 def _loader(*names: str) -> Callable[[Config], bool]:
@@ -92,17 +93,16 @@ EFFECTS: tuple[Effect, ...] = (
         "privacy=user or privacy=hybrid",
     ),
     Effect(("privacy.accountant", "privacy.noise_seed"), (STYLE,), _is_private, PRIVATE),
-    Effect(
+    _with(
         ("privacy.sample.calibration",),
-        ("privacy.sample.noise_multiplier",),
-        lambda config: config.privacy.sample.noise_multiplier is None,
-        "privacy.sample.target_epsilon and no privacy.sample.noise_multiplier",
+        "privacy.sample.noise_multiplier",
+        None,
+        needs="privacy.sample.target_epsilon and no privacy.sample.noise_multiplier",
     ),
-    Effect(
+    _with(
         ("privacy.user.target_quantile", "privacy.user.clip_lr"),
-        ("privacy.user.clipping",),
-        lambda config: config.privacy.user.clipping is Clipping.adaptive,
-        "privacy.user.clipping=adaptive",
+        "privacy.user.clipping",
+        Clipping.adaptive,
     ),
     Effect(
         (
@@ -115,24 +115,9 @@ EFFECTS: tuple[Effect, ...] = (
         _trains,
         "a task that trains a network, such as task=digits",
     ),
-    Effect(
-        ("training.momentum",),
-        ("training.optimizer",),
-        lambda config: config.training.optimizer is OptimizerName.sgd,
-        "training.optimizer=sgd",
-    ),
-    Effect(
-        ("training.local_epochs",),
-        ("training.local_steps",),
-        lambda config: config.training.local_steps is None,
-        "training.local_steps=null",
-    ),
-    Effect(
-        ("anomaly.",),
-        (KIND,),
-        lambda config: not _trains(config),
-        "an anomaly task, such as task=textures",
-    ),
+    _with(("training.momentum",), "training.optimizer", OptimizerName.sgd),
+    _with(("training.local_epochs",), "training.local_steps", None),
+    _with(("anomaly.",), KIND, TaskKind.anomaly, needs="an anomaly task, such as task=textures"),
     Effect((MECHANISM,), (STYLE,), _is_private, PRIVATE),
     Effect(
         ("anomaly.weights",),
@@ -152,9 +137,7 @@ EFFECTS: tuple[Effect, ...] = (
         lambda config: config.releases_rows,
         "privacy=sample and anomaly.mechanism=noisy_rows",
     ),
-    Effect(
-        ("anomaly.neighbours",), (STYLE,), lambda config: not _is_private(config), "privacy=none"
-    ),
+    _with(("anomaly.neighbours",), STYLE, PrivacyStyle.none, needs="privacy=none"),
     Effect(
         ("anomaly.server_trusted",),
         (STYLE, MECHANISM, TOPOLOGY),
@@ -195,31 +178,25 @@ EFFECTS: tuple[Effect, ...] = (
         lambda config: config.data.group_by is not None,
         "data.group_by",
     ),
-    *(
-        Effect((f"data.partition.{key}",), (PARTITION,), _partition(name), f"{PARTITION}={name}")
-        for key, name in (
-            ("alpha", PartitionName.dirichlet),
-            ("classes_per_client", PartitionName.pathological),
-            ("skew", PartitionName.size_skewed),
-        )
-    ),
+    _with(("data.partition.alpha",), PARTITION, PartitionName.dirichlet),
+    _with(("data.partition.classes_per_client",), PARTITION, PartitionName.pathological),
+    _with(("data.partition.skew",), PARTITION, PartitionName.size_skewed),
     Effect(
         ("federation.weighting",),
         (TOPOLOGY, KIND, STYLE),
         _averages,
         "federation.topology=federated and answers that are averaged",
     ),
-    Effect(
+    _with(
         ("federation.server_momentum",),
-        ("federation.server_optimizer",),
-        lambda config: config.federation.server_optimizer is not ServerOptimizerName.fedavg,
-        "federation.server_optimizer=fedavgm or fedadam",
+        "federation.server_optimizer",
+        ServerOptimizerName.fedavgm,
+        ServerOptimizerName.fedadam,
     ),
-    Effect(
+    _with(
         ("federation.server_beta2", "federation.server_tau"),
-        ("federation.server_optimizer",),
-        lambda config: config.federation.server_optimizer is ServerOptimizerName.fedadam,
-        "federation.server_optimizer=fedadam",
+        "federation.server_optimizer",
+        ServerOptimizerName.fedadam,
     ),
     Effect(
         ("federation.client_evaluate_max",),
@@ -227,11 +204,11 @@ EFFECTS: tuple[Effect, ...] = (
         lambda config: config.federation.client_evaluate_every > 0,
         "federation.client_evaluate_every=5 or so",
     ),
-    Effect(
+    _with(
         ("federation.connect_timeout",),
-        ("engine.name",),
-        lambda config: config.engine.name is EngineName.ray,
-        "engine=ray, or flwr run",
+        "engine.name",
+        EngineName.ray,
+        needs="engine=ray, or flwr run",
     ),
     Effect(("new_phase",), ("resume",), lambda config: config.resume is not None, "resume=last"),
 )
@@ -247,18 +224,18 @@ def unmet(config: Config, key: str) -> Effect | None:
     return next((e for e in EFFECTS if e.is_about(key) and not e.holds(config)), None)
 
 
-def in_vain(config: Config, given: Iterable[str]) -> dict[str, Effect]:
-    """Those of the given keys that this run ignores; one that is set to null asks for nothing."""
+def without_effect(config: Config, given: Iterable[str]) -> dict[str, Effect]:
+    """The given keys that this run ignores, except those that are set to null."""
     found = {}
     for key in given:
         missing = unmet(config, key)
-        if missing is not None and _value(config, key) is not None:
+        if missing is not None and get(config, key) is not None:
             found[key] = missing
     return found
 
 
-def refuse_in_vain(runs: Iterable[Config], given: Sequence[str]) -> None:
-    """Refuse a key that has an effect in none of the runs that it was given for.
+def refuse_without_effect(runs: Iterable[Config], given: Sequence[str]) -> None:
+    """Refuses settings that have no effect in any of the runs that they were given for.
 
     Args:
         runs: one, or the jobs of a sweep; no more of them are made than it takes.
@@ -269,94 +246,12 @@ def refuse_in_vain(runs: Iterable[Config], given: Sequence[str]) -> None:
     """
     idle: dict[str, Effect] = {}
     for config in runs:
-        idle = in_vain(config, idle or given)
+        idle = without_effect(config, idle or given)
         if not idle:
             return
     for key, missing in idle.items():
-        standing = " ".join(f"{by}={_shown(get(config, by))}" for by in missing.by)
+        standing = " ".join(assignment(config, by) for by in missing.by)
         raise ConfigError(
-            f"{key}={_shown(_value(config, key))} has no effect with {standing}: it needs "
-            f"{missing.needs}; add that, or leave {key} out"
+            f"{assignment(config, key)} has no effect with {standing}: it needs {missing.needs}; "
+            f"add that, or leave {key} out"
         )
-
-
-def _value(config: Config, key: str) -> Any:
-    if key.startswith("model.args."):
-        return config.model.args.get(key.split(".")[2], "")
-    return get(config, key)
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def given_keys(words: Iterable[str]) -> list[str]:
-    """The leaf keys that override words set; group choices and Hydra's own are not among them.
-
-    >>> given_keys(["privacy=sample", "seed=1", "++model.args.hidden=[8]", "data={path: /x}"])
-    ['seed', 'model.args.hidden', 'data.path']
-    """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    found: list[str] = []
-    for override in OverridesParser.create().parse_overrides(list(words)):
-        if not override.is_delete():
-            found += _leaves(override.key_or_group, override.value())
-    return found
-
-
-def keys_in_own_files(runtime: Any, ours: Path) -> list[str]:
-    """The leaf keys that YAML files of the user's own set, of those that Hydra composed.
-
-    Args:
-        runtime: Hydra's `hydra.runtime`, which knows the folders and the choices.
-        ours: the folder whose files bring defaults, not wishes.
-    """
-    found: list[str] = []
-    folders = [Path(source.path) for source in runtime.config_sources if source.schema == "file"]
-    for group, choice in runtime.choices.items():
-        name = str(group).partition("@")[0]
-        files = [folder / name / f"{choice}.yaml" for folder in folders]
-        file = next((file for file in files if file.is_file()), None)
-        if file is not None and not file.is_relative_to(ours):
-            found += keys_of_file(file, name)
-    return found
-
-
-def keys_of_file(file: Path, group: str) -> list[str]:
-    """The leaf keys that a group's file sets, by the package that its first line names."""
-    from omegaconf import OmegaConf
-
-    named = re.match(r"#\s*@package\s+(\S+)", file.read_text(encoding="utf-8"))
-    package = named[1] if named else group.replace("/", ".")
-    keys = keys_of_tree(
-        OmegaConf.to_container(OmegaConf.load(file)),
-        "" if package == "_global_" else f"{package}.",
-    )
-    return [key for key in keys if key in leaf_keys() or key.startswith("model.args.")]
-
-
-def keys_of_tree(tree: Any, prefix: str = "") -> list[str]:
-    """The dotted keys of a YAML tree's values; `model.args` is one value.
-
-    >>> keys_of_tree({"seed": 1, "data": {"path": "/x"}, "model": {"args": {"a": 1}}})
-    ['seed', 'data.path', 'model.args']
-    """
-    if not isinstance(tree, dict):
-        return []
-    found = []
-    for key, value in tree.items():
-        dotted = f"{prefix}{key}"
-        if isinstance(value, dict) and dotted not in leaf_keys():
-            found += keys_of_tree(value, f"{dotted}.")
-        elif dotted not in ("defaults", "hydra"):
-            found.append(dotted)
-    return found
-
-
-def _leaves(key: str, value: Any) -> list[str]:
-    if key in leaf_keys() or key.startswith("model.args."):
-        return [key]
-    if isinstance(value, dict):
-        return [leaf for inner, held in value.items() for leaf in _leaves(f"{key}.{inner}", held)]
-    return []  # a group, or a key that is refused elsewhere

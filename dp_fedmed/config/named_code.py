@@ -1,4 +1,4 @@
-"""Which code a setting may name: our own networks and loaders, torchvision's, and what you allow.
+"""Restricts the code that settings may name: ours, torchvision's, and what the user allows.
 
 A configuration travels: in files, in Flower's run-config, from a server to its clients. Without
 this, `model._target_=os.system` would be a command. The check is by name, before anything is
@@ -34,7 +34,7 @@ def is_within(path: str, modules: Sequence[str]) -> bool:
 def refuse_code(
     key: str, path: str, allowed: Sequence[str], how: str = "allow_code=[{package}]"
 ) -> None:
-    """Refuse an import path that nobody has allowed; nothing is imported.
+    """Refuses an import path that is not allowed, without importing anything.
 
     Args:
         key: the setting that names it.
@@ -57,7 +57,7 @@ def refuse_code(
 def import_named(key: str, path: str) -> Callable[..., Any]:
     """The class or function at an import path that `refuse_code` has let through.
 
-    A module that is declared also holds names that it has from elsewhere: those stay closed.
+    Names that a declared module only imports from elsewhere are refused.
 
     Raises:
         ImportError: if there is no such module.

@@ -1,4 +1,4 @@
-"""What users write: overrides, checked before Hydra sees them, and Hydra's answers in our words."""
+"""Checks overrides before Hydra sees them, and words the errors of Hydra and OmegaConf."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dp_fedmed.config.schema import Config, tree_keys
+from dp_fedmed.config.schema import Config
+from dp_fedmed.config.tree import tree_keys
 from dp_fedmed.errors import ConfigError
 
 DEFAULT_TASK = "breast_cancer"  # of conf/config.yaml and pyproject.toml
@@ -29,7 +30,7 @@ def conf_dir() -> Path:
 
 
 def check_overrides(overrides: Sequence[str], *, own: Sequence[Path] | None = ()) -> list[str]:
-    """Refuse an unknown key or group choice with the nearest right one, before Hydra sees it.
+    """Refuses unknown keys and group choices, naming the nearest one that exists.
 
     Args:
         overrides: Hydra's words, `key=value` or `group=choice`.
@@ -46,7 +47,7 @@ def check_overrides(overrides: Sequence[str], *, own: Sequence[Path] | None = ()
     folders = [conf_dir(), *(own or ())]
     checked = []
     for text in overrides:
-        override = _parsed(text)
+        override = parsed(text)
         key = override.key_or_group
         is_group = key in GROUPS or any((folder / key).is_dir() for folder in folders)
         if key.startswith(("hydra", "model.args.")):
@@ -59,14 +60,19 @@ def check_overrides(overrides: Sequence[str], *, own: Sequence[Path] | None = ()
         elif key in known:
             _refuse_scalar(key, override)
         checked.append(f"++{text}" if text.startswith(("model.args.", "model.args=")) else text)
-    given = dict(text.split("=", 1) for text in overrides if "=" in text)
+    given = assigned(overrides)
     own_data = "task" not in given and given.get("data.name", DEFAULT_TASK) != DEFAULT_TASK
     if ("model._target_" in given or own_data) and "recipe" not in given and own is not None:
         checked.append("recipe=none")  # a recipe is tuned for its own model and data
     return checked
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
+    """One override as Hydra reads it.
+
+    Raises:
+        ConfigError: if it cannot be read.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -79,6 +85,11 @@ def _parsed(text: str) -> Any:
         ) from error
 
 
+def assigned(words: Sequence[str]) -> dict[str, str]:
+    """The text on the right of each `key=text`."""
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
 def own_folders(words: Sequence[str]) -> list[Path] | None:
     """The config folders that `hydra.searchpath` names; None if some are no folders of files.
 
@@ -89,7 +100,7 @@ def own_folders(words: Sequence[str]) -> list[Path] | None:
     for word in words:
         if not word.lstrip("+").startswith("hydra.searchpath"):
             continue
-        value = _parsed(word).value()
+        value = parsed(word).value()
         for entry in value if isinstance(value, list) else [value]:
             place = str(getattr(entry, "text", entry))
             if "://" in place and not place.startswith("file://"):
@@ -114,7 +125,7 @@ def _check_choice(group: str, value: Any, folders: Sequence[Path]) -> None:
 
 
 def _refuse_scalar(key: str, override: Any) -> None:
-    """A section of the tree is no group: `model=resnet18` means a network by its import path."""
+    """Refuses a value for a section, such as `model=resnet18`, and names the key that was meant."""
     inner = [name for name in tree_keys(Config) if name.startswith(f"{key}.")]
     value = override.value()
     if not inner or isinstance(value, dict) or override.is_delete():
@@ -122,10 +133,7 @@ def _refuse_scalar(key: str, override: Any) -> None:
     name = str(getattr(value, "text", value))
     wanted = f"{inner[0]}=…"
     if key == "model":
-        from dp_fedmed import models
-
-        classes = {ours.lower(): ours for ours in models.__all__ if ours[0].isupper()}
-        ours = classes.get(name.lower())
+        ours = _networks().get(name.lower())
         place = f"torchvision.models.{name}" if ours is None else f"dp_fedmed.models.{ours}"
         wanted = f"model._target_={name if '.' in name else place}"
     elif key == "data":
@@ -133,8 +141,14 @@ def _refuse_scalar(key: str, override: Any) -> None:
     raise ConfigError(f"{key}={name} is not offered: {key} is no group; use {wanted}")
 
 
+def _networks() -> dict[str, str]:
+    """Our networks by their names in lower case: those that tasks and recipes use."""
+    text = "".join(file.read_text(encoding="utf-8") for file in conf_dir().glob("*/*.yaml"))
+    return {name.lower(): name for name in re.findall(r"dp_fedmed\.models\.([A-Z]\w*)", text)}
+
+
 def hint(word: str, words: Sequence[str] = ()) -> str:
-    """The key that was probably meant: one that has an effect with these words, if there is one."""
+    """Suggests the key that was probably meant, preferably one that has an effect in this run."""
     from dp_fedmed.config.effects import unmet
 
     known = [*tree_keys(Config), *GROUPS]
@@ -156,13 +170,13 @@ def hint(word: str, words: Sequence[str] = ()) -> str:
 
 
 def _without_unknown(words: Sequence[str], known: Sequence[str]) -> Config | None:
-    """What the other words describe; None if they describe nothing that can be."""
+    """The configuration of the words with known keys; None if they are not valid."""
     from dp_fedmed.config import compose
 
     sound = []
     for word in words:
         try:
-            override = _parsed(word)
+            override = parsed(word)
         except ConfigError:
             continue
         if override.key_or_group in known and not override.is_sweep_override():
@@ -177,7 +191,7 @@ _TYPES = {"Integer": "a whole number", "Float": "a number", "bool": "true or fal
 
 
 def _wrong_value(key: str, value: str, reason: str) -> str:
-    """A value of the wrong type or choice, with what the key takes."""
+    """Explains a value of the wrong type or choice."""
     if (choices := re.search(r"expected one of \[(.*)\]", reason)) is not None:
         gone = ""
         if (key, value) == ("privacy.sample.grad_mode", "ghost"):

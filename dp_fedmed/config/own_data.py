@@ -1,16 +1,17 @@
-"""What follows from data that are not the task's own: its name, and a network that fits them.
+"""Names the task and chooses the network for data that are not the task's own.
 
-The two are resolvers of the configuration tree, so that a run's folder, its tables, its page and
-its card, plans, sweeps and deployed clients all say the same, whatever task was built on.
+Both are resolvers of the configuration tree, so that run folders, reports, plans, sweeps and
+deployed clients agree.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dp_fedmed.config.schema import DataConfig
+from dp_fedmed.config.schema import Config, DataConfig
 from dp_fedmed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ WITHOUT_PATH = {
     "cells": "generated",
     "textures": "generated",
 }
-#: Names of functions that say nothing of the data; their module does.
+#: Function names that do not describe the data; the name of their module is used instead.
 _VERBS = (
     "load",
     "load_data",
@@ -74,7 +75,9 @@ def network(task: str, target: str, *, _root_: DictConfig) -> str:
 
 
 def refuse_unread_path(data: DataConfig) -> None:
-    """Nobody is shown somebody else's records in place of their own.
+    """Refuses a data.path that the chosen data set does not read.
+
+    Otherwise users would be shown other records in place of their own.
 
     Raises:
         ConfigError: if there is a path that the data set would not read.
@@ -86,3 +89,11 @@ def refuse_unread_path(data: DataConfig) -> None:
             "task=mvtec_folder for a folder of images, data.name=my_package.my_module.load for "
             "anything else, or leave data.path out"
         )
+
+
+def with_absolute_data_path(config: Config) -> Config:
+    """A data.path relative to the caller's folder means the same on every engine."""
+    path = config.data.path
+    if path is None or not Path(path).exists():
+        return config  # not a path from here: a name, or the loader says what is missing
+    return config.replace(data=replace(config.data, path=str(Path(path).resolve())))

@@ -1,4 +1,4 @@
-"""Settings of a run that is gone on with: its own, changed by the overrides that were given."""
+"""Settings of a resumed run: its own, changed by the overrides that were given."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dp_fedmed.config import Config, EngineName, conf_dir, from_dictconfig, from_yaml, leaf_keys
+from dp_fedmed.config.arithmetic import changed, refuse_other_run
 from dp_fedmed.config.checks import RESUME
-from dp_fedmed.config.composition import default_runs_dir, schema
-from dp_fedmed.config.overrides import GROUPS
+from dp_fedmed.config.choices import EngineName
+from dp_fedmed.config.composition import default_runs_dir, from_dictconfig, from_yaml, schema
+from dp_fedmed.config.given import keys_of_file
+from dp_fedmed.config.overrides import GROUPS, assigned, conf_dir, parsed
+from dp_fedmed.config.schema import Config
 from dp_fedmed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def resume_words(words: Sequence[str]) -> list[str]:
-    """`resume=RUN_DIR` as what it means: that run directory, from its last checkpoint.
+    """Translates `resume=RUN_DIR` into that run directory and its last checkpoint.
 
     >>> resume_words(["resume=last", "run_dir=/runs/a"])
     ['resume=last', 'run_dir=/runs/a']
@@ -55,21 +58,19 @@ def resumed(tree: DictConfig, overrides: Sequence[str]) -> Config:
 
     stored = stored_settings(Path(str(tree.run_dir)))
     merged = OmegaConf.merge(schema(), OmegaConf.create(stored.to_yaml()))
-    touched = _touched(overrides, stored)
+    touched = _touched(tree, overrides, stored)
     for key in touched:
         OmegaConf.update(merged, key, OmegaConf.select(tree, key), merge=False)
     if merged.engine.name is not EngineName.ray and "engine.address" not in touched:
         merged.engine.address = None  # of the cluster that the run was on
     merged.run_dir = str(tree.run_dir)
     config = from_dictconfig(merged)  # type: ignore[arg-type]
-    from dp_fedmed.config.arithmetic import changed, refuse_other_run
-
     refuse_other_run(changed(stored, config))
     return config
 
 
 def stored_settings(run_dir: Path) -> Config:
-    """The settings that the run at a directory has.
+    """Reads the settings of the run in a directory.
 
     Raises:
         ConfigError: if there is no run, or its settings cannot be read.
@@ -88,8 +89,8 @@ def stored_settings(run_dir: Path) -> Config:
 
 
 def another_version(key: str, run_dir: Path | None) -> str:
-    """What to do with a run whose settings have a key that this version does not know."""
-    from dp_fedmed import __version__
+    """Explains what to do with stored settings that have a key unknown to this version."""
+    from dp_fedmed.version import __version__
 
     writer = _writer(run_dir)
     place = "the stored settings" if run_dir is None else f"{run_dir / 'config.yaml'}"
@@ -100,7 +101,7 @@ def another_version(key: str, run_dir: Path | None) -> str:
         )
     return (
         f"{place} has the setting {key!r}, which dp-fedmed {__version__} does not have: it was "
-        f"written by {f'dp-fedmed {writer}' if writer else 'another version'}. Go on with that "
+        f"written by {f'dp-fedmed {writer}' if writer else 'another version'}. Resume with that "
         f"version (pip install dp-fedmed=={writer or '…'}), or start a new run; a shared "
         "data_ledger adds up what both spend. docs/upgrades.md says what is read across versions"
     )
@@ -120,8 +121,8 @@ def _writer(run_dir: Path | None) -> str | None:
 
 
 def stored_groups(overrides: Sequence[str]) -> list[str]:
-    """The task and the style of the run that is resumed, for groups to be composed with."""
-    given = dict(word.split("=", 1) for word in overrides if "=" in word)
+    """The group choices (task and style) of the run that is resumed."""
+    given = assigned(overrides)
     if "resume" not in given or "run_dir" not in given:
         return []
     import yaml
@@ -134,7 +135,7 @@ def stored_groups(overrides: Sequence[str]) -> list[str]:
         task = task_group(content["task"]["name"], content["data"]["name"])
         stored = {"task": task, "privacy": content["privacy"]["style"]}
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
-        return []  # what is wrong is said when the run is opened
+        return []  # opening the run reports what is wrong
     return [
         f"{group}={name}"
         for group, name in stored.items()
@@ -154,7 +155,7 @@ def task_group(name: str, data_name: str) -> str:
 def _settings_in_ledger(run_dir: Path) -> str | None:
     """The settings that a run's ledger holds: a crash may have come before `config.yaml` had them.
 
-    They are not trusted here: the server checks the ledger before it goes on.
+    They are not trusted here: the server checks the ledger before it resumes.
     """
     import json
 
@@ -171,39 +172,30 @@ def _settings_in_ledger(run_dir: Path) -> str | None:
     return None
 
 
-def _touched(overrides: Sequence[str], stored: Config) -> list[str]:
+def _touched(tree: DictConfig, overrides: Sequence[str], stored: Config) -> list[str]:
     """The keys that overrides set: their own, or those of group choices that are new."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 
+    task = task_group(stored.task.name, stored.data.name)
+    known = {"task": task, "privacy": str(stored.privacy.style)}
     keys: list[str] = []
     for text in overrides:
-        override = OverridesParser.create().parse_override(text)
+        override = parsed(text)
         key = override.key_or_group
         if override.is_delete():
             raise ConfigError(f"{text} deletes a setting: give it another value instead")
-        task = task_group(stored.task.name, stored.data.name)
-        known = {"task": task, "privacy": str(stored.privacy.style)}
-        if known.get(key) == str(override.value()):
+        if known.get(key) == str(override.value()) or key.startswith("hydra"):
             continue  # what the run has anyway
         if key not in GROUPS:
-            keys += [] if key.startswith("hydra") else [key]
+            keys.append(key)
             continue
         file = conf_dir() / key / f"{override.value()}.yaml"
-        if not file.is_file():
-            continue  # a group folder of the user's own: its keys cannot be told apart
-        content = OmegaConf.load(file)
-        is_global = file.read_text(encoding="utf-8").startswith("# @package _global_")
-        prefix = "" if is_global else f"{key}."
-        keys += [
-            leaf
-            for leaf in leaf_keys()
-            if leaf.startswith(prefix)
-            and OmegaConf.select(content, leaf.removeprefix(prefix)) is not None
-        ]
+        if file.is_file():  # the keys of a user's own group folder cannot be told apart
+            named = keys_of_file(file, key)
+            keys += [leaf for leaf in named if OmegaConf.select(tree, leaf) is not None]
     return keys
 
 
 def quoted(value: str) -> str:
-    """A word that Hydra reads as this text, whatever is in it."""
+    """Quotes a text for Hydra, whatever characters are in it."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

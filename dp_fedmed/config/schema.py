@@ -1,12 +1,17 @@
-"""The typed configuration tree: frozen dataclasses, and how to walk them."""
+"""The typed configuration tree: every setting's type, default, meaning, range and role in resume.
+
+A new setting is one field here. Its range is checked, `dp-fedmed run --help` and the docs list it,
+and `resume` treats it by its role, all from what the field declares.
+"""
+
+# ruff: noqa: RUF009  (setting and section make fields)
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from dataclasses import dataclass
+from typing import Any
 
 from dp_fedmed.config.choices import (
     AccountantName,
@@ -25,324 +30,290 @@ from dp_fedmed.config.choices import (
     Topology,
     Weighting,
 )
+from dp_fedmed.config.setting import FREE, NEVER, ONCE, STEERS, section, setting
 
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What is learned and how a model is judged.
+    """What is learned and how a model is judged."""
 
-    Attributes:
-        name: as in `task=`; names the run's directory and its tables.
-        kind: what is learned.
-        loss: a mean of per-record losses; anomaly tasks have none.
-        metric: chooses the model in style `none`, and stands first in tables.
-    """
-
-    name: str = "breast_cancer"
-    kind: TaskKind = TaskKind.classification
-    loss: Loss = Loss.cross_entropy
-    metric: str = "balanced_accuracy"
+    name: str = setting(
+        "breast_cancer", "as in `task=`; names the run's directory and tables", NEVER
+    )
+    kind: TaskKind = setting(TaskKind.classification, "what is learned", NEVER)
+    loss: Loss = setting(Loss.cross_entropy, "mean of per-record losses; unused by anomaly tasks")
+    metric: str = setting(
+        "balanced_accuracy", "chooses the model in style `none`, and comes first in tables", FREE
+    )
 
 
 @dataclass(frozen=True)
 class PartitionConfig:
-    """How simulated clients share one data set (flwr-datasets' partitioners).
+    """How simulated clients share one data set (flwr-datasets' partitioners)."""
 
-    Attributes:
-        name: the partitioner; `natural` keeps sites together (`Records.site`), the others patients.
-        alpha: of `dirichlet`: small is uneven.
-        classes_per_client: of `pathological`.
-        skew: of `size_skewed`: linear, square or exponential.
-        min_records: every client has at least so many, or the run is refused.
-    """
-
-    name: PartitionName = PartitionName.iid
-    alpha: float = 0.5
-    classes_per_client: int = 2
-    skew: str = "linear"
-    min_records: int = 2
+    name: PartitionName = setting(
+        PartitionName.iid,
+        "the partitioner; `natural` keeps sites together (`Records.site`), the others patients",
+    )
+    alpha: float = setting(0.5, "of `dirichlet`: small is uneven", within=(1e-3, 1e6))
+    classes_per_client: int = setting(2, "of `pathological`", within=(1, 10_000))
+    skew: str = setting("linear", "of `size_skewed`: linear, square or exponential")
+    min_records: int = setting(2, "fewest records of a client", within=(1, 1e7))
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which records, and how they are split.
+    """Which records, and how they are split."""
 
-    Attributes:
-        name: an embedded set, or the import path of a function that returns a `DataSet`.
-        id: names the data in a shared `data_ledger`.
-        path: the file or folder of sets that are neither embedded nor generated.
-        num_records: how many a generator makes.
-        image_size: side in pixels that images are made or resized to.
-        val_fraction: of all records, for the server's validation.
-        test_fraction: of all records, for the server's one test.
-        client_val_fraction: of a client's records, for its own validation.
-        group_by: `patient` where several records may be one patient's (`Records.patient`).
-        max_records_per_group: so many of a patient's records are used, at most.
-        partition: who holds which records in a simulation.
-    """
-
-    name: str = "breast_cancer"
-    id: str | None = None
-    path: str | None = None
-    num_records: int = 400
-    image_size: int = 64
-    val_fraction: float = 0.15
-    test_fraction: float = 0.2
-    client_val_fraction: float = 0.1
-    group_by: str | None = None
-    max_records_per_group: int = 1
-    partition: PartitionConfig = field(default_factory=PartitionConfig)
+    name: str = setting(
+        "breast_cancer", "an embedded set, or the import path of a function that returns a DataSet"
+    )
+    id: str | None = setting(None, "names the data in a shared data_ledger", ONCE)
+    path: str | None = setting(  # the records themselves are compared, not where they are
+        None, "file or folder of sets that are neither embedded nor generated", FREE
+    )
+    num_records: int = setting(400, "records that a generator makes", within=(3, 1e7))
+    image_size: int = setting(64, "side in pixels of made or resized images", within=(8, 1024))
+    val_fraction: float = setting(
+        0.15, "share of all records for the server's validation", within=(0.01, 0.9)
+    )
+    test_fraction: float = setting(
+        0.2, "share of all records for the server's one test", within=(0.01, 0.9)
+    )
+    client_val_fraction: float = setting(
+        0.1, "share of a client's records for its own validation", within=(0.0, 0.9)
+    )
+    group_by: str | None = setting(
+        None, "`patient` where several records may be one patient's (`Records.patient`)"
+    )
+    max_records_per_group: int = setting(1, "most records used per patient", within=(1, 1e6))
+    partition: PartitionConfig = section(PartitionConfig, NEVER)
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The network: any importable class or function, and its arguments.
+    """The network: any importable class or function, and its arguments."""
 
-    Attributes:
-        _target_: import path.
-        args: its keyword arguments; any keys.
-        fix: replace layers that mix records; refuse them if false.
-    """
-
-    _target_: str = "dp_fedmed.models.MLP"
-    args: dict[str, Any] = field(default_factory=dict)
-    fix: bool = True
+    _target_: str = setting("dp_fedmed.models.MLP", "import path")
+    args: dict[str, Any] = setting(dict, "keyword arguments; any keys")
+    fix: bool = setting(True, "replace layers that mix records; refuse them if false")
 
 
 @dataclass(frozen=True)
 class AnomalyConfig:
-    """How anomaly tasks see images, and what they keep of the normal ones.
+    """How anomaly tasks see images, and what they keep of the normal ones."""
 
-    Attributes:
-        mechanism: what is released in private styles.
-        backbone: frozen features; see `dp_fedmed.models.backbones`.
-        weights: a file, `random`, or null for torch hub's.
-        layers: of the backbone; null for its defaults.
-        dimension: of a mapped patch; null for what suits the mechanism.
-        grid: side of the grid of patches; null for the largest layer's.
-        coreset_size: rows of the memory bank (style `none`), or the most of `noisy_rows`.
-        coreset_ratio: the same as a share of all patches of all clients; one of the two is null.
-        rows_per_image: patches of an image that `noisy_rows` releases.
-        neighbours: bank rows that weigh a score (style `none`); 0 leaves the weight out.
-        server_trusted: in style `sample`, noise is added once, by the server; else by each client,
-            as it always is with `noisy_rows`.
-    """
-
-    mechanism: MechanismName = MechanismName.dp_gaussian
-    backbone: str = "filters"
-    weights: str | None = None
-    layers: list[str] | None = None
-    dimension: int | None = None
-    grid: int | None = None
-    coreset_size: int | None = 1000
-    coreset_ratio: float | None = None
-    rows_per_image: int = 1
-    neighbours: int = 9
-    server_trusted: bool = True
+    mechanism: MechanismName = setting(
+        MechanismName.dp_gaussian, "what is released in private styles"
+    )
+    backbone: str = setting("filters", "frozen features; see `dp_fedmed.models.backbones`")
+    weights: str | None = setting(None, "a file, `random`, or null for torch hub's")
+    layers: list[str] | None = setting(None, "layers of the backbone; null for its defaults")
+    dimension: int | None = setting(
+        None, "of a mapped patch; null for what suits the mechanism", within=(1, 4096)
+    )
+    grid: int | None = setting(
+        None, "side of the grid of patches; null for the largest layer's", within=(1, 512)
+    )
+    coreset_size: int | None = setting(
+        1000,
+        "rows of the memory bank (style `none`), or most rows of `noisy_rows`",
+        within=(2, 1e6),
+    )
+    coreset_ratio: float | None = setting(
+        None,
+        "the same as a share of all patches of all clients; one of the two is null",
+        within=(1e-6, 1.0),
+    )
+    rows_per_image: int = setting(1, "patches per image in `noisy_rows`", within=(1, 1e5))
+    neighbours: int = setting(
+        9, "bank rows that weigh a score (style `none`); 0 leaves the weight out", within=(0, 1000)
+    )
+    server_trusted: bool = setting(
+        True,
+        "in style `sample`, the server adds the noise once; if false, or with `noisy_rows`, each "
+        "client adds its own",
+    )
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """A client's local training.
+    """A client's local training."""
 
-    Attributes:
-        optimizer: of the local steps.
-        lr: its learning rate.
-        momentum: of `sgd`.
-        weight_decay: of all optimizers.
-        batch_size: records a step; the expected number where batches are Poisson draws.
-        local_epochs: passes over the records a round.
-        local_steps: steps a round instead of passes.
-        threads: of torch, at every client on every engine.
-        device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
-    """
-
-    optimizer: OptimizerName = OptimizerName.sgd
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    batch_size: int = 16
-    local_epochs: int = 1
-    local_steps: int | None = None
-    threads: int = 1
-    device: str = "auto"
+    optimizer: OptimizerName = setting(OptimizerName.sgd, "optimizer of the local steps", STEERS)
+    lr: float = setting(0.1, "learning rate", STEERS, within=(1e-12, 1e3))
+    momentum: float = setting(0.0, "of `sgd`", STEERS, within=(0.0, 0.9999))
+    weight_decay: float = setting(0.0, "of all optimizers", STEERS, within=(0.0, 1e3))
+    batch_size: int = setting(
+        16, "records per step; the expected number where batches are Poisson draws", within=(1, 1e7)
+    )
+    local_epochs: int = setting(1, "passes over the records per round", within=(1, 10_000))
+    local_steps: int | None = setting(None, "steps per round instead of passes", within=(1, 1e7))
+    threads: int = setting(
+        1, "torch's threads, at every client on every engine", STEERS, within=(1, 1024)
+    )
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1 or mps", STEERS)
 
 
 @dataclass(frozen=True)
 class FederationConfig:
-    """Who takes part, for how long, and what the server does with the updates.
+    """Who takes part, for how long, and what the server does with the updates."""
 
-    Attributes:
-        topology: a federation, or a baseline: all records at one site, or each client alone.
-        num_clients: how many there are.
-        num_rounds: rounds of the whole run.
-        sampler: who takes part in a round.
-        sample_rate: share of the clients that a round asks.
-        max_participations: rounds that one client may train in; null for all.
-        min_clients: fewer usable answers end the run; refused where it would leak.
-        weighting: of the answers; client-level privacy needs `uniform`.
-        server_optimizer: how the average is applied.
-        server_lr: its step.
-        server_momentum: of `fedavgm`, and beta1 of `fedadam`.
-        server_beta2: of `fedadam`.
-        server_tau: of `fedadam`: its adaptivity.
-        round_timeout: seconds until a client counts as lost; null for never.
-        connect_timeout: seconds to wait for deployed clients.
-        evaluate_every: rounds between the server's validations; 0 for never.
-        client_evaluate_every: rounds between the clients' own; 0 for never.
-        client_evaluate_max: clients that are asked to evaluate, at most.
-    """
-
-    topology: Topology = Topology.federated
-    num_clients: int = 5
-    num_rounds: int = 20
-    sampler: SamplerName = SamplerName.fixed
-    sample_rate: float = 1.0
-    max_participations: int | None = None
-    min_clients: int | None = None
-    weighting: Weighting = Weighting.examples
-    server_optimizer: ServerOptimizerName = ServerOptimizerName.fedavg
-    server_lr: float = 1.0
-    server_momentum: float = 0.9
-    server_beta2: float = 0.99
-    server_tau: float = 1e-3
-    round_timeout: float | None = None
-    connect_timeout: float = 120.0
-    evaluate_every: int = 1
-    client_evaluate_every: int = 5
-    client_evaluate_max: int = 100
+    topology: Topology = setting(
+        Topology.federated,
+        "a federation, or a baseline: all records at one site, or each client alone",
+        NEVER,
+    )
+    num_clients: int = setting(5, "how many there are", NEVER, within=(1, 1e7), announced=True)
+    num_rounds: int = setting(20, "rounds of the whole run", FREE, within=(1, 1e6))
+    sampler: SamplerName = setting(SamplerName.fixed, "draws who takes part in a round")
+    sample_rate: float = setting(1.0, "share of the clients that a round asks", within=(1e-9, 1.0))
+    max_participations: int | None = setting(
+        None, "rounds that one client may train in; null for all", within=(1, 1e6)
+    )
+    min_clients: int | None = setting(
+        None, "fewer usable answers end the run; refused where it would leak", FREE, within=(1, 1e7)
+    )
+    weighting: Weighting = setting(
+        Weighting.examples, "of the answers; client-level privacy needs `uniform`"
+    )
+    server_optimizer: ServerOptimizerName = setting(
+        ServerOptimizerName.fedavg, "how the average is applied", STEERS
+    )
+    server_lr: float = setting(1.0, "step of the server's optimizer", STEERS, within=(1e-12, 1e3))
+    server_momentum: float = setting(
+        0.9, "of `fedavgm`, and beta1 of `fedadam`", STEERS, within=(0.0, 0.9999)
+    )
+    server_beta2: float = setting(0.99, "of `fedadam`", STEERS, within=(0.0, 0.999999))
+    server_tau: float = setting(1e-3, "adaptivity of `fedadam`", STEERS, within=(1e-12, 1.0))
+    round_timeout: float | None = setting(
+        None, "seconds until a client counts as lost; null for never", FREE, within=(1e-3, 1e7)
+    )
+    connect_timeout: float = setting(
+        120.0, "seconds to wait for deployed clients", FREE, within=(1.0, 1e6)
+    )
+    evaluate_every: int = setting(
+        1, "rounds between the server's validations; 0 for never", FREE, within=(0, 1e6)
+    )
+    client_evaluate_every: int = setting(
+        5, "rounds between the clients' own validations; 0 for never", FREE, within=(0, 1e6)
+    )
+    client_evaluate_max: int = setting(
+        100, "most clients that are asked to evaluate", FREE, within=(1, 1e7)
+    )
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Where the clients compute; `workers` is null for the number of cores.
+    """Where the clients compute."""
 
-    Attributes:
-        name: `local` or `ray`; Flower's own runtimes are chosen by `flwr run`.
-        workers: processes that compute.
-        address: of a running Ray cluster.
-    """
-
-    name: EngineName = EngineName.local
-    workers: int | None = None
-    address: str | None = None
+    name: EngineName = setting(
+        EngineName.local, "`local` or `ray`; Flower's own runtimes are chosen by `flwr run`"
+    )
+    workers: int | None = setting(
+        None, "processes that compute; null for the number of cores", within=(1, 1024)
+    )
+    address: str | None = setting(None, "of a running Ray cluster")
 
 
 @dataclass(frozen=True)
 class SamplePrivacyConfig:
-    """Record-level privacy: DP-SGD at each client.
+    """Record-level privacy: DP-SGD at each client."""
 
-    Attributes:
-        target_epsilon: ε that the whole run may cost a record; calibrates the noise.
-        noise_multiplier: σ as given instead, or the least that a client accepts.
-        target_delta: δ; null for 1e-5, or less where there are many records.
-        max_grad_norm: C that each record's gradient is clipped to.
-        calibration: each client's own σ, or the largest for all.
-        grad_mode: how per-record gradients are computed.
-        physical_batch_size: records that are in memory at once.
-    """
-
-    target_epsilon: float | None = None
-    noise_multiplier: float | None = None
-    target_delta: float | None = None
-    max_grad_norm: float = 1.0
-    calibration: Calibration = Calibration.per_client
-    grad_mode: GradMode = GradMode.auto
-    physical_batch_size: int = 256
+    target_epsilon: float | None = setting(
+        None, "ε that the whole run may cost a record; calibrates the noise", within=(1e-3, 1e4)
+    )
+    noise_multiplier: float | None = setting(
+        None, "σ as given instead, or the least that a client accepts", within=(1e-2, 1e5)
+    )
+    target_delta: float | None = setting(
+        None, "δ; null for 1e-5, or less where there are many records", within=(1e-30, 0.5)
+    )
+    max_grad_norm: float = setting(
+        1.0, "C that each record's gradient is clipped to", within=(1e-6, 1e6)
+    )
+    calibration: Calibration = setting(
+        Calibration.per_client, "each client's own σ, or the largest for all"
+    )
+    grad_mode: GradMode = setting(
+        GradMode.auto, "how per-record gradients are computed", STEERS, announced=True
+    )
+    physical_batch_size: int = setting(256, "records in memory at once", STEERS, within=(1, 1e6))
 
 
 @dataclass(frozen=True)
 class UserPrivacyConfig:
-    """Client-level privacy: clipped updates and noise at the server.
+    """Client-level privacy: clipped updates and noise at the server."""
 
-    Attributes:
-        target_epsilon: ε that the whole run may cost a client; calibrates the noise.
-        noise_multiplier: σ as given instead.
-        target_delta: δ; null for 1e-5, or less where there are many clients.
-        max_grad_norm: C that each update is clipped to, at first.
-        clipping: fixed, or following a quantile of the norms with noise of its own.
-        target_quantile: of the norms, for `adaptive`.
-        clip_lr: how fast `adaptive` follows.
-    """
-
-    target_epsilon: float | None = None
-    noise_multiplier: float | None = None
-    target_delta: float | None = None
-    max_grad_norm: float = 1.0
-    clipping: Clipping = Clipping.fixed
-    target_quantile: float = 0.5
-    clip_lr: float = 0.2
+    target_epsilon: float | None = setting(
+        None, "ε that the whole run may cost a client; calibrates the noise", within=(1e-3, 1e4)
+    )
+    noise_multiplier: float | None = setting(None, "σ as given instead", within=(1e-2, 1e5))
+    target_delta: float | None = setting(
+        None, "δ; null for 1e-5, or less where there are many clients", within=(1e-30, 0.5)
+    )
+    max_grad_norm: float = setting(
+        1.0, "C that each update is clipped to, at first", within=(1e-6, 1e6)
+    )
+    clipping: Clipping = setting(
+        Clipping.fixed, "fixed, or following a quantile of the norms with noise of its own"
+    )
+    target_quantile: float = setting(
+        0.5, "quantile of the norms that `adaptive` follows", within=(0.01, 0.99)
+    )
+    clip_lr: float = setting(0.2, "how fast `adaptive` follows", within=(1e-3, 2.0))
 
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """The privacy style and what it guarantees.
+    """The privacy style and what it guarantees."""
 
-    Attributes:
-        style: as in `privacy=`.
-        accountant: calibrates, enforces and reports: tight, rdp or pld.
-        noise_seed: noise from a public seed, for debugging: protects nobody, and says so.
-        sample: record level.
-        user: client level.
-    """
-
-    style: PrivacyStyle = PrivacyStyle.none
-    accountant: AccountantName = AccountantName.tight
-    noise_seed: int | None = None
-    sample: SamplePrivacyConfig = field(default_factory=SamplePrivacyConfig)
-    user: UserPrivacyConfig = field(default_factory=UserPrivacyConfig)
+    style: PrivacyStyle = setting(PrivacyStyle.none, "as in `privacy=`", NEVER)
+    accountant: AccountantName = setting(
+        AccountantName.tight, "calibrates, enforces and reports: tight, rdp or pld"
+    )
+    noise_seed: int | None = setting(
+        None, "noise from a public seed, for debugging: protects nobody", within=(0, 2**63 - 1)
+    )
+    sample: SamplePrivacyConfig = section(SamplePrivacyConfig)
+    user: UserPrivacyConfig = section(UserPrivacyConfig)
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """How often a run's state is written, and how many are kept besides the best.
+    """How often a run's state is written, and how many are kept besides the best."""
 
-    Attributes:
-        every: rounds between checkpoints.
-        keep: how many of the last are kept.
-    """
-
-    every: int = 1
-    keep: int = 3
+    every: int = setting(1, "rounds between checkpoints", within=(1, 1e6))
+    keep: int = setting(3, "how many of the last are kept", within=(1, 1e6))
 
 
 @dataclass(frozen=True)
 class Config:
-    """One run, whole.
+    """One run, whole."""
 
-    Attributes:
-        task: what is learned.
-        data: from which records.
-        model: by which network.
-        anomaly: for anomaly tasks: what they keep of normal images.
-        training: at a client.
-        federation: between clients and server.
-        engine: on which processes.
-        privacy: with which guarantee.
-        checkpoint: written how often.
-        seed: of everything that is not secret.
-        allow_code: packages whose code `model._target_` and `data.name` may name.
-        run_dir: absolute path of the run's directory.
-        data_ledger: absolute path of a ledger that all runs on the same data share.
-        resume: `last`, `best` or `round:3`: go on with the run at `run_dir`.
-        new_phase: go on with other privacy settings, at a cost that is added.
-    """
-
-    task: TaskConfig = field(default_factory=TaskConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    anomaly: AnomalyConfig = field(default_factory=AnomalyConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    federation: FederationConfig = field(default_factory=FederationConfig)
-    engine: EngineConfig = field(default_factory=EngineConfig)
-    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    allow_code: list[str] = field(default_factory=list)
-    seed: int = 0
-    run_dir: str = ""
-    data_ledger: str | None = None
-    resume: str | None = None
-    new_phase: bool = False
+    task: TaskConfig = section(TaskConfig)
+    data: DataConfig = section(DataConfig, NEVER)
+    model: ModelConfig = section(ModelConfig, NEVER)
+    anomaly: AnomalyConfig = section(AnomalyConfig, NEVER)
+    training: TrainingConfig = section(TrainingConfig)
+    federation: FederationConfig = section(FederationConfig)
+    engine: EngineConfig = section(EngineConfig, FREE)
+    privacy: PrivacyConfig = section(PrivacyConfig)
+    checkpoint: CheckpointConfig = section(CheckpointConfig, FREE)
+    allow_code: list[str] = setting(  # the code that is named is in `model` and `data`
+        list, "packages whose code model._target_ and data.name may name", FREE
+    )
+    seed: int = setting(0, "seed of everything that is not secret", NEVER, within=(0, 2**63 - 1))
+    run_dir: str = setting("", "absolute path of the run's directory", FREE)
+    data_ledger: str | None = setting(
+        None, "absolute path of a ledger that all runs on the same data share", ONCE
+    )
+    resume: str | None = setting(
+        None, "resume the run at run_dir: `last`, `best` or `round:3`", FREE
+    )
+    new_phase: bool = setting(
+        False, "resume with other privacy settings, at a cost that is added", FREE
+    )
 
     @property
     def record_noise_at_server(self) -> bool:
@@ -388,28 +359,3 @@ class Config:
         changed = dataclasses.replace(self, **sections)
         validate(changed)
         return changed
-
-
-def tree_keys(node: type, prefix: str = "") -> Iterable[str]:
-    """Every dotted key of the typed tree, inner nodes included."""
-    hints = get_type_hints(node)
-    for item in dataclasses.fields(node):
-        key = f"{prefix}{item.name}"
-        yield key
-        if dataclasses.is_dataclass(hints[item.name]):
-            yield from tree_keys(hints[item.name], f"{key}.")
-
-
-@functools.cache
-def leaf_keys() -> tuple[str, ...]:
-    """Every dotted key of the typed tree that holds a value of its own."""
-    keys = list(tree_keys(Config))
-    return tuple(key for key in keys if not any(other.startswith(f"{key}.") for other in keys))
-
-
-def get(config: Config, key: str) -> Any:
-    """The value at a dotted key, for example ``training.lr``."""
-    value: Any = config
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dp_fedmed.reporting.plots import BLUE, GREY, ORANGE
+from dp_fedmed.reporting import drawing
 
 if TYPE_CHECKING:
-    from dp_fedmed.evidence.membership import Attack
+    from dp_fedmed.evidence.membership import MembershipAttack
 
 
-def plot_attack(attack: Attack, title: str, path: Path) -> None:
+def plot_attack(attack: MembershipAttack, title: str, path: Path) -> None:
     """Draw the attack's curve with its interval, guessing, and the bound.
 
     Args:
@@ -21,23 +21,19 @@ def plot_attack(attack: Attack, title: str, path: Path) -> None:
         title: a line above the picture.
         path: where the PNG goes.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.6, 5.0), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = drawing.new_figure(5.6, 5.0)
     axes = figure.subplots()
     roc = attack.per_class.roc
     lowest = min(1e-3, 0.5 / len(roc.others))
     grid = np.geomspace(lowest, 1.0, 400)
-    axes.plot(grid, grid, color=GREY, ls=":", lw=1.2, label="guessing")
+    axes.plot(grid, grid, color=drawing.GREY, ls=":", lw=1.2, label="guessing")
     if attack.claim is not None:
         claim = attack.claim
         allowed = claim.tpr(grid)
-        axes.plot(grid, allowed, color=ORANGE, lw=1.8, label=_bound_label(claim))
-        axes.fill_between(grid, allowed, 1.0, color=ORANGE, alpha=0.08, lw=0)
+        axes.plot(grid, allowed, color=drawing.ORANGE, lw=1.8, label=_bound_label(claim))
+        axes.fill_between(grid, allowed, 1.0, color=drawing.ORANGE, alpha=0.08, lw=0)
     _draw_curve(axes, attack)
-    axes.axvspan(lowest, 1.0 / len(roc.others), color=GREY, alpha=0.12, lw=0)
+    axes.axvspan(lowest, 1.0 / len(roc.others), color=drawing.GREY, alpha=0.12, lw=0)
     axes.annotate(
         "no false\nalarm",
         (np.sqrt(lowest / len(roc.others)), 0.02),
@@ -45,25 +41,24 @@ def plot_attack(attack: Attack, title: str, path: Path) -> None:
         ha="center",
         va="bottom",
         fontsize=7,
-        color=GREY,
+        color=drawing.GREY,
     )
     axes.set(xscale="log", yscale="log", xlim=(lowest, 1.0), ylim=(lowest, 1.05))
     axes.set_xlabel("false positive rate: others taken for members")
     axes.set_ylabel("true positive rate: members found")
-    axes.grid(alpha=0.3, which="major")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    drawing.tidy(axes, "both")
+    drawing.small_legend(axes, loc="lower right")
     axes.set_title(title, fontsize=10)
-    figure.savefig(path, dpi=140)
+    drawing.save_png(figure, path)
 
 
-def _draw_curve(axes: Any, attack: Attack) -> None:
+def _draw_curve(axes: Any, attack: MembershipAttack) -> None:
     """The attack that knows classes, with its interval, and the one that does not."""
     from dp_fedmed.evidence.roc import clopper_pearson
 
     plain = attack.one_threshold.roc
     axes.step(
-        *plain.points, where="post", color=BLUE, lw=1.0, ls="--", alpha=0.6,
+        *plain.points, where="post", color=drawing.BLUE, lw=1.0, ls="--", alpha=0.6,
         label=f"attack, one threshold (AUC {plain.auc:.3f})",
     )  # fmt: skip
     roc = attack.per_class.roc
@@ -72,9 +67,9 @@ def _draw_curve(axes: Any, attack: Attack) -> None:
     hits = np.rint(tpr * count).astype(int)
     spans = {hit: clopper_pearson(int(hit), count) for hit in np.unique(hits)}
     low, high = np.array([spans[hit] for hit in hits]).T
-    axes.fill_between(fpr, low, high, step="post", color=BLUE, alpha=0.18, lw=0)
+    axes.fill_between(fpr, low, high, step="post", color=drawing.BLUE, alpha=0.18, lw=0)
     axes.step(
-        fpr, tpr, where="post", color=BLUE, lw=1.8,
+        fpr, tpr, where="post", color=drawing.BLUE, lw=1.8,
         label=f"attack, calibrated per class (AUC {roc.auc:.3f})",
     )  # fmt: skip
 

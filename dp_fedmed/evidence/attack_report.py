@@ -8,7 +8,7 @@ import numpy as np
 
 from dp_fedmed.evidence.claim import Claim
 from dp_fedmed.evidence.finished_run import UNCHECKED, FinishedRun
-from dp_fedmed.evidence.membership import FPRS, Attack, Figures
+from dp_fedmed.evidence.membership import FPRS, Figures, MembershipAttack
 from dp_fedmed.evidence.roc import Roc
 
 SCHEMA = 1
@@ -22,7 +22,7 @@ OUTSIDE = (
 )
 
 
-def attack_json(run: FinishedRun, attack: Attack) -> dict[str, Any]:
+def attack_json(run: FinishedRun, attack: MembershipAttack) -> dict[str, Any]:
     """Everything that `attack.json` holds: figures only, no record and no path."""
     main = attack.per_class
     report = {
@@ -43,7 +43,7 @@ def attack_json(run: FinishedRun, attack: Attack) -> dict[str, Any]:
         "data_checked": run.data_checked,
         "notes": list(attack.notes),
         "outside_the_guarantee": OUTSIDE,
-        "statement": statement(run, attack),
+        "statement": attack_statement(run, attack),
     }
     if attack.clients is not None:
         report["clients"] = {
@@ -57,7 +57,7 @@ def attack_json(run: FinishedRun, attack: Attack) -> dict[str, Any]:
     return report
 
 
-def statement(run: FinishedRun, attack: Attack) -> str:
+def attack_statement(run: FinishedRun, attack: MembershipAttack) -> str:
     """The result in plain words."""
     roc = attack.per_class.roc
     low, high = roc.auc_interval()
@@ -95,7 +95,7 @@ def statement(run: FinishedRun, attack: Attack) -> str:
     return " ".join(said)
 
 
-def _on_the_claim(attack: Attack) -> list[str]:
+def _on_the_claim(attack: MembershipAttack) -> list[str]:
     claim = attack.claim
     if claim is None:
         return ["The run promises nothing, so nothing bounds what an attack may reach."]

@@ -18,7 +18,7 @@ import numpy as np
 from dp_fedmed.config import Config
 from dp_fedmed.data import load_data
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.evidence.audited_run import Target, targets
+from dp_fedmed.evidence.audited_run import AuditTarget, targets
 from dp_fedmed.evidence.findings import Attack, Finding, Verdict
 from dp_fedmed.evidence.release_audit import audit_public_seed, audit_release
 from dp_fedmed.evidence.run_audit import (
@@ -37,7 +37,7 @@ SCHEMA = 1
 
 
 class Watcher(LogDisplay):
-    """Is told of every round of a run, or of every release."""
+    """Observes every round of a run, or every release."""
 
     def advance(self) -> None:
         """One release more."""
@@ -147,7 +147,7 @@ class Audit:
         }
 
 
-def planned(config: Config, options: Options) -> list[tuple[Target, int | None]]:
+def planned(config: Config, options: Options) -> list[tuple[AuditTarget, int | None]]:
     """What would be audited; with how many canaries, where a whole run is attacked.
 
     Raises:

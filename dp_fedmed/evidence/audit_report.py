@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.table import Table
 
 from dp_fedmed.evidence.audit import Watcher
-from dp_fedmed.reporting.plots import BLUE, GREEN, GREY, ORANGE
+from dp_fedmed.reporting import drawing
 
 if TYPE_CHECKING:
     from dp_fedmed.evidence.audit import Audit, Finding
@@ -85,23 +85,16 @@ def audit_table(audit: Audit) -> Table:
 
 def plot_audit(audit: Audit, path: Path) -> None:
     """For each attack, the scores of canaries that were in and out, and ε claimed and shown."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rows = len(audit.findings)
-    figure = Figure(figsize=(9.5, 3.4 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
+    named = f"{audit.config.task.name}, privacy {audit.config.privacy.style}"
+    figure = drawing.new_figure(9.5, 3.4 * rows, f"{named}: {audit.decisive.verdict}")
     panels = figure.subplots(rows, 2, squeeze=False, width_ratios=(2, 1.4))
     for (scores, bounds), found in zip(panels, audit.findings, strict=True):
         _scores(scores, found)
         _bounds(bounds, found, audit.options.confidence)
-        for axes in (scores, bounds):
-            axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(
-        f"{audit.config.task.name}, privacy {audit.config.privacy.style}: {audit.decisive.verdict}",
-        fontsize=11,
-    )
-    figure.savefig(path, dpi=140)
+        drawing.tidy(scores)
+        drawing.tidy(bounds)
+    drawing.save_png(figure, path)
 
 
 def _scores(axes: Any, found: Finding) -> None:
@@ -111,24 +104,28 @@ def _scores(axes: Any, found: Finding) -> None:
     low, high = (float(end) for end in np.quantile(found.scores, [0.001, 0.999]))
     bins = np.linspace(low, high, 60) if low < high else 10
     for chosen, label, colour in (
-        (~found.coins, "canary was out", GREY),
-        (found.coins, "canary was in", BLUE),
+        (~found.coins, "canary was out", drawing.GREY),
+        (found.coins, "canary was in", drawing.BLUE),
     ):
         axes.hist(found.scores[chosen], bins=bins, color=colour, alpha=0.55, label=label)
     for mark in found.marks:
-        axes.axvline(mark, color=ORANGE, ls="--", lw=1.2)
-    axes.plot([], [], color=ORANGE, ls="--", lw=1.2, label="guessed beyond")
+        axes.axvline(mark, color=drawing.ORANGE, ls="--", lw=1.2)
+    axes.plot([], [], color=drawing.ORANGE, ls="--", lw=1.2, label="guessed beyond")
     axes.set_ylabel("canaries")
     axes.set_ylim(top=1.4 * axes.get_ylim()[1])  # room for the legend
     axes.locator_params(axis="x", nbins=5)
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    drawing.small_legend(axes, loc="upper left")
 
 
 def _bounds(axes: Any, unit: Finding, confidence: float) -> None:
     bars = [
-        ("claimed", unit.claim, GREEN),
-        (f"shown, {confidence:.0%}", unit.lower_bound, ORANGE if unit.verdict.is_finding else BLUE),
-        ("most it could show", unit.largest_bound, GREY),
+        ("claimed", unit.claim, drawing.GREEN),
+        (
+            f"shown, {confidence:.0%}",
+            unit.lower_bound,
+            drawing.ORANGE if unit.verdict.is_finding else drawing.BLUE,
+        ),
+        ("most it could show", unit.largest_bound, drawing.GREY),
     ]
     top = max([value for _, value, _ in bars if value is not None], default=1.0) or 1.0
     for place, (_, value, colour) in enumerate(bars):

@@ -44,6 +44,9 @@ from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.errors import AuditStopped, ConfigError
 from dp_fedmed.evidence import canaries
 from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
+from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.planning.plan import make_plan, make_sampler
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.run.directory import REPORT_FILE
@@ -58,7 +61,7 @@ QUIET = 1e-2  # the least σ that a configuration may have
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class AuditTarget:
     """What is audited: one unit's guarantee, as the configuration's own plan has it.
 
     Attributes:
@@ -86,7 +89,7 @@ class Target:
     other_sigma: float | None = None
 
 
-def targets(config: Config) -> list[Target]:
+def targets(config: Config) -> list[AuditTarget]:
     """The guarantees of a configuration, from the plan that a run of it would make.
 
     Raises:
@@ -97,8 +100,6 @@ def targets(config: Config) -> list[Target]:
             "privacy.style=none claims nothing, so there is nothing to audit: choose "
             "privacy=sample, privacy=user or privacy=hybrid"
         )
-    from dp_fedmed.planning.plan import make_plan, make_sampler
-
     sampler = make_sampler(config)
     private = config.privacy.noise_seed is None
     plan = make_plan(config, records=_record_counts(config), sampler=sampler, is_private=private)
@@ -107,7 +108,7 @@ def targets(config: Config) -> list[Target]:
     if plan.clients:
         worst, rounds = _worst_client(config, plan)
         found.append(
-            Target(
+            AuditTarget(
                 unit="record",
                 noise_multiplier=worst.noise_multiplier,
                 sample_rate=worst.sample_rate,
@@ -123,7 +124,7 @@ def targets(config: Config) -> list[Target]:
     if user is not None:
         _refuse_small_cohort(config, user.noise_multiplier, sampler)
         found.append(
-            Target(
+            AuditTarget(
                 unit="client",
                 noise_multiplier=user.noise_multiplier,
                 sample_rate=sampler.rate,
@@ -149,25 +150,27 @@ def _record_counts(config: Config) -> dict[str, int]:
     return simulated_records(config, load_data(config.data, seed=config.seed))
 
 
-def _worst_client(config: Config, plan: Any) -> tuple[Any, int]:
+def _worst_client(config: Config, plan: PrivacyPlan) -> tuple[ClientPlan, int]:
     """The client whose records spend most, and the rounds in which it may take part."""
     from dp_fedmed.privacy import History
-    from dp_fedmed.privacy.accounting.history import Method
 
-    most = config.federation.max_participations or config.federation.num_rounds
-    method: Method = config.privacy.accountant.value
+    rounds = config.federation.num_rounds
+    limit = config.federation.max_participations or rounds
 
-    def spends(own: Any) -> float:
-        rounds = most if own.participations is None else own.participations
-        events = [own.round_event.times(rounds)] if rounds else []
-        return History(events).epsilon(delta=plan.delta_sample, method=method)
+    def most(own: ClientPlan) -> int:
+        return limit if own.participations is None else own.participations
+
+    def spends(own: ClientPlan) -> float:
+        events = [own.round_event.times(most(own))] if most(own) else []
+        return History(events).epsilon(
+            delta=plan.delta_sample or 0.0, method=config.privacy.accountant.value
+        )
 
     worst = max(set(plan.clients.values()), key=spends)
-    rounds = most if worst.participations is None else worst.participations
-    return worst, min(rounds, config.federation.num_rounds)
+    return worst, min(most(worst), rounds)
 
 
-def _refuse_small_cohort(config: Config, sigma: float, sampler: Any) -> None:
+def _refuse_small_cohort(config: Config, sigma: float, sampler: Sampler) -> None:
     """What a run of the configuration would refuse, an audit with more clients must refuse too."""
     from dp_fedmed.privacy.mechanisms.adaptive_clipping import split_noise
 
@@ -176,7 +179,7 @@ def _refuse_small_cohort(config: Config, sigma: float, sampler: Any) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class AuditedOutcome:
     """What an audited run gave.
 
     Attributes:
@@ -194,7 +197,9 @@ class Outcome:
     scores: Floats
 
 
-def run_dirac(config: Config, target: Target, coins: Coins, display: LogDisplay) -> Outcome:
+def run_dirac(
+    config: Config, target: AuditTarget, coins: Coins, display: LogDisplay
+) -> AuditedOutcome:
     """Run the configuration on Dirac canaries, of which the coins say which are there.
 
     A canary's score is how far its own weight has moved, in what the unit is protected against:
@@ -227,7 +232,7 @@ def batch_for(sample_rate: float, count: int) -> tuple[int, int]:
 
 
 def _dirac_config(
-    config: Config, target: Target, data: DataConfig, batch: int, records: int, count: int
+    config: Config, target: AuditTarget, data: DataConfig, batch: int, records: int, count: int
 ) -> Config:
     norm = _canary_norm(config.privacy, target)
     model = ModelConfig(_target_=canaries.MODEL, args={"count": count, "gradient": norm}, fix=False)
@@ -247,14 +252,14 @@ def _dirac_config(
     return replace(changed, task=task, model=model, training=plain, privacy=privacy)
 
 
-def _canary_norm(privacy: PrivacyConfig, target: Target) -> float:
+def _canary_norm(privacy: PrivacyConfig, target: AuditTarget) -> float:
     """Ten times C; where C adapts, of the C that it could grow to."""
     adapts = target.unit == "client" and privacy.user.clipping is Clipping.adaptive
     growth = math.exp(min(12.0, privacy.user.clip_lr * target.rounds)) if adapts else 1.0
     return OVER * growth * target.clip_norm
 
 
-def audited(config: Config, target: Target, data: DataConfig, clients: int) -> Config:
+def audited(config: Config, target: AuditTarget, data: DataConfig, clients: int) -> Config:
     """The configuration with canaries in place of its data, and its plan's σ in place of targets.
 
     Optimizers and learning rates work on what was released: here they leave it as it is.
@@ -284,7 +289,7 @@ def audited(config: Config, target: Target, data: DataConfig, clients: int) -> C
     )
 
 
-def planned_privacy(privacy: PrivacyConfig, target: Target) -> PrivacyConfig:
+def planned_privacy(privacy: PrivacyConfig, target: AuditTarget) -> PrivacyConfig:
     """σ and δ as planned. In style hybrid, a canary client adds next to no noise of its own.
 
     It may: what a client sends is not trusted by the client-level guarantee.
@@ -320,8 +325,8 @@ class WatchedGrid(LocalGrid):
             yield reply
 
 
-def run_audited(config: Config, display: LogDisplay, unit: Unit) -> Outcome:
-    """A whole run, ledger and report included, in a directory that nobody needs afterwards."""
+def run_audited(config: Config, display: LogDisplay, unit: Unit) -> AuditedOutcome:
+    """Run a configuration, ledger and report included, in a temporary directory."""
     from safetensors.numpy import load_file
 
     from dp_fedmed.launch import run_locally
@@ -344,7 +349,7 @@ def run_audited(config: Config, display: LogDisplay, unit: Unit) -> Outcome:
         report = json.loads((result.run_dir / REPORT_FILE).read_text())
         released = load_file(result.run_dir / "model.safetensors")
     held = next(g for g in report["guarantees"] if g["unit"] == unit)
-    return Outcome(
+    return AuditedOutcome(
         epsilon=float(held["epsilon"]),
         delta=float(held["delta"]),
         released=released,

@@ -24,10 +24,10 @@ from dp_fedmed.data import DataSet, Records, load_data, partition
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.evidence import canaries
 from dp_fedmed.evidence.audited_run import (
+    AuditedOutcome,
+    AuditTarget,
     Coins,
     Floats,
-    Outcome,
-    Target,
     audited,
     batch_for,
     run_audited,
@@ -37,7 +37,7 @@ from dp_fedmed.reporting.display import LogDisplay
 MOST_RECORDS = 1000
 
 
-def most_canaries(config: Config, target: Target) -> int:
+def most_canaries(config: Config, target: AuditTarget) -> int:
     """How many canaries the data can give: half of the training records, or all clients.
 
     Raises:
@@ -60,8 +60,8 @@ def most_canaries(config: Config, target: Target) -> int:
 
 
 def run_black_box(
-    config: Config, target: Target, coins: Coins, display: LogDisplay, rng: np.random.Generator
-) -> Outcome:
+    config: Config, target: AuditTarget, coins: Coins, display: LogDisplay, rng: np.random.Generator
+) -> AuditedOutcome:
     """Run the configuration with these canaries; a score is how much the canary's loss fell."""
     data = load_data(config.data, seed=config.seed)
     if target.unit == "record":
@@ -79,7 +79,7 @@ def run_black_box(
 
 
 def _black_box_config(
-    config: Config, target: Target, section: DataConfig, clients: int, batch: int
+    config: Config, target: AuditTarget, section: DataConfig, clients: int, batch: int
 ) -> Config:
     """The configuration on the canaries' data, with its own network and optimizers."""
     base = audited(config, target, section, clients)

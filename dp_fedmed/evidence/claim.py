@@ -28,29 +28,28 @@ class Claim:
         return largest_advantage(epsilon=self.epsilon, delta=self.delta)
 
 
+FOR_RECORD, FOR_CLIENT = "the guarantee for a record", "the guarantee for a client"
+
+
 def record_claim(report: Mapping[str, Any]) -> Claim | None:
     """The smallest ε for one record that follows from the report; None where nothing does."""
-    claims = []
-    for guarantee in report["guarantees"]:
-        epsilon, delta = float(guarantee["epsilon"]), float(guarantee["delta"])
-        if guarantee["unit"] == "record":
-            claims.append(Claim(epsilon=epsilon, delta=delta, source="the guarantee for a record"))
-        else:
-            claims.append(_record_within_client(guarantee))
+    claims = [
+        _claim(each, FOR_RECORD) if each["unit"] == "record" else _record_within_client(each)
+        for each in report["guarantees"]
+    ]
     found = [claim for claim in claims if math.isfinite(claim.epsilon)]
     return min(found, key=lambda claim: claim.epsilon, default=None)
 
 
 def client_claim(report: Mapping[str, Any]) -> Claim | None:
     """The guarantee for a whole client, if there is one."""
-    for guarantee in report["guarantees"]:
-        if guarantee["unit"] == "client":
-            return Claim(
-                epsilon=float(guarantee["epsilon"]),
-                delta=float(guarantee["delta"]),
-                source="the guarantee for a client",
-            )
-    return None
+    held = (each for each in report["guarantees"] if each["unit"] == "client")
+    return next((_claim(each, FOR_CLIENT) for each in held), None)
+
+
+def _claim(guarantee: Mapping[str, Any], source: str) -> Claim:
+    epsilon, delta = float(guarantee["epsilon"]), float(guarantee["delta"])
+    return Claim(epsilon=epsilon, delta=delta, source=source)
 
 
 def _record_within_client(guarantee: Mapping[str, Any]) -> Claim:
@@ -61,16 +60,15 @@ def _record_within_client(guarantee: Mapping[str, Any]) -> Claim:
     """
     from dp_fedmed.privacy import History, PrivacyEvent, chained_epsilon
 
-    epsilon, delta = float(guarantee["epsilon"]), float(guarantee["delta"])
+    claim = _claim(guarantee, FOR_CLIENT)
     if guarantee.get("adjacency") == "replace_one":
-        return Claim(epsilon=epsilon, delta=delta, source="the guarantee for a client")
+        return claim
     history = History(
         PrivacyEvent.poisson(unit="client", noise_multiplier=sigma, sample_rate=q, count=int(steps))
         for sigma, q, steps in guarantee["history"]
     )
-    twice = chained_epsilon(history, size=2, delta=delta) if history else 0.0
     return Claim(
-        epsilon=twice,
-        delta=delta,
-        source="the guarantee for a client, twice: one goes, and comes back without the record",
+        epsilon=chained_epsilon(history, size=2, delta=claim.delta) if history else 0.0,
+        delta=claim.delta,
+        source=f"{FOR_CLIENT}, twice: one goes, and comes back without the record",
     )

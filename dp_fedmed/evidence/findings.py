@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_fedmed.evidence.audited_run import Coins, Floats, Target
+from dp_fedmed.evidence.audited_run import AuditTarget, Coins, Floats
 
 UNITS = {"record": "one record of one site", "client": "one whole client"}
 
@@ -43,6 +43,44 @@ def verdict_of(*, claim: float, shown: float, largest: float) -> Verdict:
     return Verdict.consistent if largest > claim else Verdict.inconclusive
 
 
+def statement(
+    verdict: Verdict,
+    target: AuditTarget,
+    *,
+    claim: float,
+    delta: float,
+    shown: float,
+    confidence: float,
+    evidence: str,
+    on: str = "",
+) -> str:
+    """A verdict in a sentence.
+
+    Args:
+        verdict: on the claim.
+        target: the unit that it is about.
+        claim: the ε that is claimed.
+        delta: of the claim.
+        shown: the lower bound on ε.
+        confidence: of that bound.
+        evidence: what leads to the bound; of an inconclusive verdict, why, and what would help.
+        on: what was attacked.
+    """
+    said = f"ε = {claim:.3g} (δ = {delta:.1g}) for {UNITS[target.unit]}"
+    bound = f"ε > {shown:.2f} at {confidence:.0%} confidence"
+    if verdict is Verdict.exceeded:
+        return (
+            f"The claim of {said} does not hold{on}: {evidence} {bound}. Do not publish, and look "
+            "for what is broken."
+        )
+    if verdict is Verdict.consistent:
+        return (
+            f"Nothing found against the claim of {said}{on}: {evidence} {bound}. That is not a "
+            "proof that the claim holds."
+        )
+    return f"The claim of {said}{on} is out of {evidence}. They show {bound}."
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """What one attack found about one unit's guarantee.
@@ -68,7 +106,7 @@ class Finding:
     """
 
     attack: Attack
-    target: Target
+    target: AuditTarget
     attacked: Mapping[str, Any]
     replaced: str
     claim: float | None

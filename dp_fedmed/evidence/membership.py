@@ -98,7 +98,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Attack:
+class MembershipAttack:
     """The result of an attack on one run.
 
     Attributes:
@@ -125,12 +125,12 @@ class Attack:
         return [] if self.claim is None else self.per_class.beyond(self.claim)
 
 
-def attack_run(run: FinishedRun, advance: Advance = lambda count: None) -> Attack:
+def attack_run(run: FinishedRun, advance: Advance = lambda count: None) -> MembershipAttack:
     """Attack a finished run.
 
     Args:
         run: the run, opened.
-        advance: told how many records were scored, as they are.
+        advance: called with the number of records that were scored since the last call.
 
     Raises:
         ConfigError: if there are too few records of either kind.
@@ -152,7 +152,7 @@ def attack_run(run: FinishedRun, advance: Advance = lambda count: None) -> Attac
         clients = _client_roc(run, by_client, others, notes)
     if run.report.get("warning"):
         notes.append(f"{run.report['warning']}: the bound holds only for who does not know it.")
-    return Attack(
+    return MembershipAttack(
         name=scorer.name,
         per_class=figures(kept, compared_to, per_class=True, seed=run.config.seed),
         one_threshold=figures(kept, compared_to, per_class=False, seed=run.config.seed),

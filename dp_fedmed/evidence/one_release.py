@@ -28,8 +28,8 @@ NOISE_DRAWS = 4  # releases from which each array's noise is estimated, before a
 LEAST = 1e-12  # of the variance of all arrays, that one counts as having
 
 
-class Scene(Protocol):
-    """A release and the inputs that it is tried with.
+class ReleaseSource(Protocol):
+    """Computes one release for each of a few numbered inputs.
 
     Attributes:
         name: what is released.
@@ -51,17 +51,17 @@ class Scene(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two neighbouring inputs of a scene, and what they differ by with the noise off.
+    """Two neighbouring inputs of a source, and what they differ by with the noise off.
 
     Attributes:
-        scene: whose inputs they are.
+        source: whose inputs they are.
         absent, present: their numbers.
         base: the noise-free release of `absent`.
         difference: that of `present` minus it.
         moved: its norm, relative to the bound that is accounted.
     """
 
-    scene: Scene
+    source: ReleaseSource
     absent: int
     present: int
     base: Arrays
@@ -110,7 +110,7 @@ def _mu(hits: int, false_alarms: int, seen: Seen, confidence: float) -> float:
 
 
 class _Silence(NoiseStream):
-    """A stream of zeros: what it noises comes out as it is."""
+    """A noise stream of zeros."""
 
     def normal(
         self, shape: int | tuple[int, ...], *, dtype: DTypeLike = np.float64, **settings: Any
@@ -124,7 +124,7 @@ class _Silence(NoiseStream):
 
 
 class _QuietSecrets(RoundStreams):
-    """Streams as always, but for noise, of which there is none."""
+    """The streams of a round without noise; all others are as in a run."""
 
     def noise(self, purpose: Purpose, exact: list[Any], step: int = 0) -> NoiseStream:
         """No noise."""
@@ -141,22 +141,22 @@ def _secrets(kind: type[RoundStreams], name: str, key: NoiseKey) -> RoundStreams
     return kind(key=key, run="audit", server_round=1, digest=digest, client=name)
 
 
-def quiet_release(scene: Scene, number: int, keys: Sequence[NoiseKey]) -> Arrays:
+def quiet_release(source: ReleaseSource, number: int, keys: Sequence[NoiseKey]) -> Arrays:
     """A release with the noise off: the mean over what else the streams of these keys choose."""
-    made = [scene.release(number, _secrets(_QuietSecrets, scene.name, key)) for key in keys]
+    made = [source.release(number, _secrets(_QuietSecrets, source.name, key)) for key in keys]
     return {name: np.mean([each[name] for each in made], axis=0) for name in made[0]}
 
 
-def worst_pair(scene: Scene, advance: Callable[[], None] = lambda: None) -> Pair | None:
+def worst_pair(source: ReleaseSource, advance: Callable[[], None] = lambda: None) -> Pair | None:
     """The neighbouring inputs that move a release most; None if none moves it.
 
     Inputs that the network cannot take, or that make no finite release, are left out.
     """
     found: dict[int, Arrays] = {}
-    keys = [NoiseKey.generate() for _ in range(scene.draws)]
-    for number in range(scene.inputs):
+    keys = [NoiseKey.generate() for _ in range(source.draws)]
+    for number in range(source.inputs):
         try:
-            release = quiet_release(scene, number, keys)
+            release = quiet_release(source, number, keys)
         except (RuntimeError, ValueError, IndexError):
             if number == 0:
                 raise
@@ -166,15 +166,15 @@ def worst_pair(scene: Scene, advance: Callable[[], None] = lambda: None) -> Pair
         if all(np.isfinite(value).all() for value in release.values()):
             found[number] = release
     canaries = [number for number in found if number > 0]
-    firsts = canaries if scene.replaces else [number for number in found if number == 0]
+    firsts = canaries if source.replaces else [number for number in found if number == 0]
     pairs = ((a, b) for a in firsts for b in canaries if a != b)
     best = max(pairs, key=lambda pair: _norm(_minus(found[pair[1]], found[pair[0]])), default=None)
     if best is None:
         return None
     difference = _minus(found[best[1]], found[best[0]])
-    moved = _norm(difference) / scene.bound
+    moved = _norm(difference) / source.bound
     return Pair(
-        scene=scene,
+        source=source,
         absent=best[0],
         present=best[1],
         base=found[best[0]],
@@ -183,17 +183,17 @@ def worst_pair(scene: Scene, advance: Callable[[], None] = lambda: None) -> Pair
     )
 
 
-def worst_of(scenes: Sequence[Scene], advance: Callable[[], None] = lambda: None) -> Pair:
-    """The pair that moves a release most, of several scenes.
+def worst_of(sources: Sequence[ReleaseSource], advance: Callable[[], None] = lambda: None) -> Pair:
+    """The pair that moves a release most, of several sources.
 
     Raises:
         ConfigError: if nothing that was tried moves any of them.
     """
-    pairs = [pair for scene in scenes if (pair := worst_pair(scene, advance)) is not None]
+    pairs = [pair for source in sources if (pair := worst_pair(source, advance)) is not None]
     pair = max(pairs, key=lambda each: each.moved, default=None)
     if pair is None or pair.moved == 0.0:
         raise ConfigError(
-            f"{scenes[0].name}: no record that was tried moves what is released, so there is "
+            f"{sources[0].name}: no record that was tried moves what is released, so there is "
             "nothing to attack: is anything trained?"
         )
     return pair
@@ -214,7 +214,7 @@ def attack(pair: Pair, trials: int, advance: Callable[[], None] = lambda: None) 
 
 def _noised(pair: Pair, is_present: bool) -> Arrays:
     number = pair.present if is_present else pair.absent
-    return pair.scene.release(number, fresh_secrets(pair.scene.name))
+    return pair.source.release(number, fresh_secrets(pair.source.name))
 
 
 def _weights(pair: Pair) -> Arrays:

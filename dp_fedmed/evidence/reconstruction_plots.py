@@ -1,4 +1,4 @@
-"""A sheet of training images and what a server could make of them, one row a style."""
+"""A sheet of training images and what a server could make of them, one row per style."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dp_fedmed.reporting.drawing import BRIGHTNESS, GRID, MUTED, new_figure, save_png
 
 
 def plot_reconstruction(
@@ -20,13 +22,9 @@ def plot_reconstruction(
         title: a line above the picture.
         path: where the PNG goes.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     count = len(rows[0][2])
     width, left = 0.78, 2.3
-    figure = Figure(figsize=(left + width * count, width * len(rows) + 0.5))
-    FigureCanvasAgg(figure)
+    figure = new_figure(left + width * count, width * len(rows) + 0.5, layout=None)
     whole_width, whole_height = figure.get_size_inches()
     panels = figure.subplots(
         len(rows),
@@ -49,18 +47,17 @@ def plot_reconstruction(
         )
         row[0].text(
             -0.15, 0.3, figure_of_row, transform=row[0].transAxes, ha="right", va="center",
-            fontsize=7, color="#555555",
+            fontsize=7, color=MUTED,
         )  # fmt: skip
     figure.suptitle(title, fontsize=10, y=1.0 - 0.12 / whole_height, va="top")
-    figure.savefig(path, dpi=110)
+    save_png(figure, path, dpi=110)
 
 
 def _draw(panel: Any, image: NDArray[Any]) -> None:
-    panel.set_xticks([])
-    panel.set_yticks([])
+    panel.set(xticks=[], yticks=[])
     for spine in panel.spines.values():
-        spine.set(color="#BBBBBB", linewidth=0.5)
+        spine.set(color=GRID, linewidth=0.5)
     if len(image) == 3:
         panel.imshow(np.clip(image.transpose(1, 2, 0), 0.0, 1.0))
     else:
-        panel.imshow(image[0], cmap="gray", vmin=0.0, vmax=1.0)
+        panel.imshow(image[0], cmap=BRIGHTNESS, vmin=0.0, vmax=1.0)

@@ -15,8 +15,8 @@ import numpy as np
 
 from dp_fedmed.config import Config
 from dp_fedmed.data import DataSet
-from dp_fedmed.evidence.audited_run import Target
-from dp_fedmed.evidence.findings import UNITS, Attack, Finding, Verdict, verdict_of
+from dp_fedmed.evidence.audited_run import AuditTarget
+from dp_fedmed.evidence.findings import UNITS, Attack, Finding, Verdict, statement, verdict_of
 from dp_fedmed.evidence.one_release import (
     THRESHOLD,
     Pair,
@@ -25,25 +25,25 @@ from dp_fedmed.evidence.one_release import (
     fresh_secrets,
     worst_of,
 )
-from dp_fedmed.evidence.scenes import Attacked, attacked
+from dp_fedmed.evidence.release_sources import Attacked, attacked
 from dp_fedmed.privacy import History
 from dp_fedmed.privacy.accounting.history import Method
 from dp_fedmed.privacy.streams.noise import NoiseKey
 
 FEWEST_TRIALS, MOST_TRIALS = 1000, 4000
-CONFIRMED = 50.0  # times less often than the bound errs, an alarm may be false when it is confirmed
+CONFIRMED = 0.999  # confidence that an alarm needs, on releases of its own
 MOST_MOVED = 1.01  # times the bound; the noise is scaled to 1.002 of it, for rounding
 Advance = Callable[[], None]
 
 
-def default_trials(target: Target) -> int:
+def default_trials(target: AuditTarget) -> int:
     """So many that noise divided by 3 shows, within reason: more noise takes more releases."""
     return int(min(MOST_TRIALS, max(FEWEST_TRIALS, 2 * math.ceil(24.0 * target.event.key[1] ** 2))))
 
 
 def audit_release(
     config: Config,
-    target: Target,
+    target: AuditTarget,
     data: DataSet,
     *,
     trials: int | None,
@@ -72,13 +72,13 @@ def audit_release(
     sure = 1.0 - (1.0 - confidence) / len(pairs)  # for all of them together
     seen = []
     for number, pair in enumerate(pairs):
-        told = f" {number + 1}/{len(pairs)}" if len(pairs) > 1 else ""
-        seen.append(attack(pair, trials, on_start(f"{target.unit}s, one release{told}", trials)))
+        place = f" {number + 1}/{len(pairs)}" if len(pairs) > 1 else ""
+        seen.append(attack(pair, trials, on_start(f"{target.unit}s, one release{place}", trials)))
     worst = max(range(len(pairs)), key=lambda i: seen[i].mu(sure))
     found = seen[worst]
     if found.mu(sure) > 1.0 / target.event.key[1]:
         # One correct build in twenty looks broken at 95 %: releases of their own decide.
-        sure = 1.0 - (1.0 - sure) / CONFIRMED
+        sure = max(sure, CONFIRMED)
         found = attack(
             pairs[worst], trials, on_start(f"{target.unit}s, one release, again", trials)
         )
@@ -86,7 +86,7 @@ def audit_release(
 
 
 def audit_public_seed(
-    config: Config, target: Target, data: DataSet, rng: np.random.Generator
+    config: Config, target: AuditTarget, data: DataSet, rng: np.random.Generator
 ) -> Finding:
     """An attacker who knows the seed makes the same release again, with and without the canary.
 
@@ -94,11 +94,11 @@ def audit_public_seed(
     """
     _use_threads(config)
     what = attacked(config, target, data, rng)
-    pair, seed = worst_of(what.scenes), config.privacy.noise_seed or 0
+    pair, seed = worst_of(what.sources), config.privacy.noise_seed or 0
 
     def shown(number: int) -> dict[str, bytes]:
         key = NoiseKey.from_public_seed(seed).derive("client", "audited")
-        release = pair.scene.release(number, fresh_secrets("audited", key))
+        release = pair.source.release(number, fresh_secrets("audited", key))
         return {name: value.tobytes() for name, value in release.items()}
 
     certain = shown(pair.present) == shown(pair.present) != shown(pair.absent)
@@ -136,15 +136,15 @@ def _use_threads(config: Config) -> None:
 
 
 def _pairs(what: Attacked, on_start: Callable[[str, int], Advance]) -> list[Pair]:
-    searched = on_start("canaries, the worst of", sum(scene.inputs for scene in what.scenes))
+    searched = on_start("canaries, the worst of", sum(source.inputs for source in what.sources))
     if what.each_one:
-        return [worst_of([scene], searched) for scene in what.scenes]
-    return [worst_of(what.scenes, searched)]
+        return [worst_of([source], searched) for source in what.sources]
+    return [worst_of(what.sources, searched)]
 
 
 def _finding(
     config: Config,
-    target: Target,
+    target: AuditTarget,
     what: Attacked,
     pair: Pair,
     seen: Seen,
@@ -178,14 +178,23 @@ def _finding(
         guesses=len(seen.scores),
         correct=seen.correct,
         verdict=verdict,
-        statement=_statement(target, what, pair, verdict, claim, shown, mu * accounted, confidence),
+        statement=statement(
+            verdict,
+            target,
+            claim=claim,
+            delta=target.delta,
+            shown=shown,
+            confidence=confidence,
+            evidence=_evidence(target, pair, verdict, mu * accounted),
+            on=f" with {named(what)}",
+        ),
         scores=seen.scores,
         coins=seen.present,
         marks=(THRESHOLD,),
     )
 
 
-def _epsilon(config: Config, target: Target, factor: float) -> float:
+def _epsilon(config: Config, target: AuditTarget, factor: float) -> float:
     """ε of the run by its own accountant, were the noise smaller by this factor."""
     if factor <= 0.0:
         return 0.0
@@ -197,20 +206,14 @@ def _epsilon(config: Config, target: Target, factor: float) -> float:
     return History([event]).epsilon(delta=target.delta, method="rdp")  # is finite at any σ
 
 
-def _statement(
-    target: Target,
-    what: Attacked,
-    pair: Pair,
-    verdict: Verdict,
-    claim: float,
-    shown: float,
-    factor: float,
-    confidence: float,
-) -> str:
-    unit, sure = UNITS[target.unit], f"{confidence:.0%} confidence"
-    said = f"ε = {claim:.3g} (δ = {target.delta:.1g})"
-    on = named(what)
-    sigma = target.noise_multiplier
+def _evidence(target: AuditTarget, pair: Pair, verdict: Verdict, factor: float) -> str:
+    """What the releases showed, or why they cannot show enough."""
+    sigma, moved = target.noise_multiplier, f"{pair.moved:.3g} times the bound that is accounted"
+    if verdict is Verdict.inconclusive:
+        return (
+            f"reach: noise_multiplier={sigma:.3g} is so little that so many releases, all guessed "
+            "right, could not refute it: use a larger --trials"
+        )
     seen = (
         f"was seen as if the noise multiplier were at most {sigma / factor:.3g}"
         if factor > 0.0
@@ -218,21 +221,12 @@ def _statement(
     )
     if verdict is Verdict.exceeded:
         return (
-            f"The claim of {said} for {unit} does not hold with {on}: {unit} moves a release by "
-            f"{pair.moved:.3g} times the bound that is accounted, and {seen}, where {sigma:.3g} is "
-            f"accounted: ε > {shown:.2f} at {sure}. Do not publish, and look for what is broken."
-        )
-    if verdict is Verdict.consistent:
-        return (
-            f"Nothing found against the claim of {said} for {unit} with {on}: the worst that was "
-            f"tried moves a release by {pair.moved:.3g} times the bound that is accounted, and "
-            f"{seen} ({sigma:.3g} is accounted): ε > {shown:.2f} at {sure}. That is not a proof "
-            "that the claim holds."
+            f"{UNITS[target.unit]} moves a release by {moved}, and {seen}, where {sigma:.3g} is "
+            "accounted:"
         )
     return (
-        f"The claim of {said} for {unit} with {on} is out of reach: noise_multiplier={sigma:.3g} "
-        "is so little that so many releases, all guessed right, could not refute it: use a larger "
-        f"--trials. They show ε > {shown:.2f} at {sure}."
+        f"the worst that was tried moves a release by {moved}, and {seen} ({sigma:.3g} is "
+        "accounted):"
     )
 
 
@@ -240,7 +234,7 @@ def named(what: Attacked) -> str:
     """What was attacked, in words.
 
     >>> named(Attacked(described={"network": "a.Net", "loss": "cross_entropy"}, replaced="",
-    ...                scenes=[]))
+    ...                sources=[]))
     'a.Net, loss cross_entropy'
     """
     first, *rest = what.described.items()

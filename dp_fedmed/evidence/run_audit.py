@@ -17,14 +17,14 @@ import numpy as np
 
 from dp_fedmed.config import Config, TaskKind
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.evidence.audited_run import OVER, Outcome, Target, run_dirac
+from dp_fedmed.evidence.audited_run import OVER, AuditedOutcome, AuditTarget, run_dirac
 from dp_fedmed.evidence.black_box import most_canaries, run_black_box
 from dp_fedmed.evidence.findings import (
-    UNITS,
     Attack,
     Finding,
     Verdict,
     marks_of,
+    statement,
     verdict_of,
 )
 from dp_fedmed.privacy.auditing import (
@@ -47,7 +47,7 @@ class CanaryKind(StrEnum):
     black_box = "black-box"
 
 
-_STAND_IN: dict[str, str | int | float] = {"network": "a stand-in with one weight a canary"}
+_STAND_IN = {"network": "a stand-in with one weight per canary"}
 _REPLACED = {
     CanaryKind.white_box: (
         "network, loss, grad_mode, data, optimizers, weighting and engine; what depends on the "
@@ -57,7 +57,9 @@ _REPLACED = {
 }
 
 
-def canary_count(config: Config, target: Target, kind: CanaryKind, given: int | None) -> int | None:
+def canary_count(
+    config: Config, target: AuditTarget, kind: CanaryKind, given: int | None
+) -> int | None:
     """How many canaries a run gets; None where only single releases are attacked.
 
     Raises:
@@ -105,7 +107,7 @@ class _Counts:
 
 def audit_run(
     config: Config,
-    target: Target,
+    target: AuditTarget,
     *,
     kind: CanaryKind,
     count: int,
@@ -118,8 +120,8 @@ def audit_run(
     correct, guesses, outcome, coins = 0, None, None, np.zeros(0, np.bool_)
     for number in range(repeat):
         coins = rng.random(count) < 0.5
-        told = f" {number + 1}/{repeat}" if repeat > 1 else ""
-        display = on_start(f"{target.unit}s, a whole run{told}", target.rounds)
+        place = f" {number + 1}/{repeat}" if repeat > 1 else ""
+        display = on_start(f"{target.unit}s, a whole run{place}", target.rounds)
         outcome = (
             run_dirac(config, target, coins, display)
             if kind is CanaryKind.white_box
@@ -160,7 +162,15 @@ def audit_run(
         guesses=counts.guesses,
         correct=correct,
         verdict=verdict,
-        statement=_statement(target, outcome, bound, largest, verdict, counts, repeat),
+        statement=statement(
+            verdict,
+            target,
+            claim=outcome.epsilon,
+            delta=outcome.delta,
+            shown=bound,
+            confidence=confidence,
+            evidence=_evidence(outcome, verdict, counts, repeat),
+        ),
         settings=_settings(kind, guesses, repeat),
         scores=outcome.scores,
         coins=coins,
@@ -168,7 +178,7 @@ def audit_run(
     )
 
 
-def _attacked(config: Config, kind: CanaryKind) -> dict[str, str | int | float]:
+def _attacked(config: Config, kind: CanaryKind) -> dict[str, str]:
     if kind is CanaryKind.white_box:
         return dict(_STAND_IN)
     return {"network": config.model._target_, "loss": str(config.task.loss)}
@@ -184,27 +194,12 @@ def _settings(kind: CanaryKind, guesses: Guesses, repeat: int) -> dict[str, Any]
     }
 
 
-def _statement(
-    target: Target,
-    outcome: Outcome,
-    bound: float,
-    largest: float,
-    verdict: Verdict,
-    counts: _Counts,
-    repeat: int,
-) -> str:
-    unit, claim = UNITS[target.unit], f"ε = {outcome.epsilon:.3g} (δ = {outcome.delta:.1g})"
-    sure = f"{counts.confidence:.0%} confidence"
+def _evidence(outcome: AuditedOutcome, verdict: Verdict, counts: _Counts, repeat: int) -> str:
+    """What the guesses showed, or why they cannot show enough."""
     if verdict is Verdict.exceeded:
-        return (
-            f"The claim of {claim} for {unit} does not hold: what a whole run released shows ε > "
-            f"{bound:.2f} at {sure}. Do not publish, and look for what is broken."
-        )
+        return "what a whole run released shows"
     if verdict is Verdict.consistent:
-        return (
-            f"Nothing found against the claim of {claim} for {unit}: what a whole run released "
-            f"shows only ε > {bound:.2f} at {sure}. That is not a proof that the claim holds."
-        )
+        return "what a whole run released shows only"
     needed = _repeats_needed(outcome, counts, repeat)
     remedy = (
         f": use --repeat {needed}"
@@ -212,13 +207,12 @@ def _statement(
         else "; a million canaries would not reach it either"
     )
     return (
-        f"The claim of {claim} for {unit} is out of a whole run's reach: so many guesses, all of "
-        f"them right, would show no more than ε > {largest:.2f}{remedy}. They show ε > {bound:.2f} "
-        f"at {sure}."
+        "a whole run's reach: so many guesses, all of them right, would show no more than ε > "
+        f"{counts.bound(counts.guesses):.2f}{remedy}"
     )
 
 
-def _repeats_needed(outcome: Outcome, counts: _Counts, repeat: int) -> int | None:
+def _repeats_needed(outcome: AuditedOutcome, counts: _Counts, repeat: int) -> int | None:
     """How many runs could refute the claim if every guess were right; None beyond a million."""
     count, needed = counts.canaries // repeat, 2 * repeat
     while needed * count <= MOST:

@@ -38,11 +38,10 @@ from dp_fedmed.federation.rounds import (
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
 from dp_fedmed.federation.stopping import StopRequest
-from dp_fedmed.learning.server_step import ServerStep
-from dp_fedmed.privacy.mechanisms.base import ServerMechanism, add, exact_inputs
-from dp_fedmed.privacy.streams.noise import Purpose
-from dp_fedmed.privacy.streams.reproducible import stream
-from dp_fedmed.privacy.streams.rounds import RoundStreams
+from dp_fedmed.learning import ServerStep
+from dp_fedmed.privacy.mechanisms import ServerMechanism
+from dp_fedmed.privacy.mechanisms.base import add, exact_inputs
+from dp_fedmed.privacy.streams import Purpose, RoundStreams, stream
 
 logger = logging.getLogger(__name__)
 

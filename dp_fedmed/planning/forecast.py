@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dp_fedmed.config import (
     AccountantName,
@@ -33,7 +33,7 @@ CURVE_POINTS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """One event a round, for so many rounds, against a target.
+    """One event per round, for so many rounds, against a target.
 
     Attributes:
         event: what one round costs.
@@ -70,9 +70,14 @@ class Spending:
         """Noisy steps over all rounds."""
         return self.event.count * self.rounds
 
-    def history(self, rounds: int) -> History:
-        """What so many rounds cost."""
-        return History([self.event.times(rounds)] if rounds else [])
+    @property
+    def whole_event(self) -> PrivacyEvent | None:
+        """What all rounds cost together, if there are any."""
+        return self.event.times(self.rounds) if self.rounds else None
+
+    def enforced(self, method: Method) -> float:
+        """ε by the accountant that enforces; where it was not asked, the largest that is known."""
+        return self.epsilon.get(method, max(self.epsilon.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +105,7 @@ class Forecast:
         groups: clients by size, smallest first.
         binding: the group that needs the most noise, or has the largest ε at a given noise.
         client_level: what the federation spends on whole clients.
-        cohort: clients that a round expects.
+        cohort: expected clients per round.
         rounds: after which the run ends; fewer than asked for where a budget is too small.
         curves: ε after some of the rounds, by level.
         curves_by: the accountant of the curves.
@@ -108,14 +113,14 @@ class Forecast:
 
     config: Config
     records: Mapping[str, int]
-    plan: PrivacyPlan | None
-    groups: tuple[Group, ...]
-    binding: Group | None
-    client_level: Spending | None
     cohort: float
     rounds: int
-    curves: Mapping[str, Sequence[tuple[int, float]]]
-    curves_by: Method
+    plan: PrivacyPlan | None = None
+    groups: tuple[Group, ...] = ()
+    binding: Group | None = None
+    client_level: Spending | None = None
+    curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    curves_by: Method = "rdp"
 
     @property
     def method(self) -> Method:
@@ -127,6 +132,21 @@ class Forecast:
         """What binds at each level: `sample` and `user`, as far as they are protected."""
         found = {} if self.binding is None else {"sample": self.binding.spending}
         return found if self.client_level is None else {**found, "user": self.client_level}
+
+    @property
+    def record_events(self) -> dict[str, PrivacyEvent]:
+        """What the whole run costs the records of each client."""
+        return {
+            name: event
+            for group in self.groups
+            if (event := group.spending.whole_event) is not None
+            for name in group.names
+        }
+
+    @property
+    def client_event(self) -> PrivacyEvent | None:
+        """What the whole run costs one client."""
+        return None if self.client_level is None else self.client_level.whole_event
 
 
 def simulated_records(config: Config, data: DataSet) -> dict[str, int]:
@@ -148,39 +168,28 @@ def forecast(config: Config, records: Mapping[str, int], *, fast: bool = False) 
     """
     sampler = make_sampler(config)
     cohort = sampler.expected(config.num_sites)
+    rounds = config.federation.num_rounds
     if config.privacy.style is PrivacyStyle.none:
-        return Forecast(
-            config=config,
-            records=records,
-            plan=None,
-            groups=(),
-            binding=None,
-            client_level=None,
-            cohort=cohort,
-            rounds=config.federation.num_rounds,
-            curves={},
-            curves_by="rdp",
-        )
+        return Forecast(config=config, records=records, cohort=cohort, rounds=rounds)
     plan, bounded = _planned(config, records, sampler, fast=fast)
     client_level = _client_level(config, plan, cohort, fast=fast)
-    rounds = config.federation.num_rounds if client_level is None else client_level.rounds
+    if client_level is not None:
+        rounds = client_level.rounds
     groups = _groups(config, plan, rounds, bounded, fast=fast)
-    rounds = min([rounds, *_rounds_of(config, groups, cohort)])
-    binding = max(groups, key=_need, default=None)
-    curves_by: Method = "rdp" if fast else config.privacy.accountant.value
     made = Forecast(
         config=config,
         records=records,
+        cohort=cohort,
+        rounds=min([rounds, *_rounds_of(config, groups, cohort)]),
         plan=plan,
         groups=groups,
-        binding=binding,
+        binding=max(groups, key=_need, default=None),
         client_level=client_level,
-        cohort=cohort,
-        rounds=rounds,
-        curves={},
-        curves_by=curves_by,
+        curves_by="rdp" if fast else config.privacy.accountant.value,
     )
-    curves = {level: _curve(spent, made.rounds, curves_by) for level, spent in made.levels.items()}
+    curves = {
+        level: _curve(spent, made.rounds, made.curves_by) for level, spent in made.levels.items()
+    }
     return replace(made, curves=curves)
 
 
@@ -214,8 +223,9 @@ def _planned(
 
     by_pld = config.privacy.accountant is not AccountantName.rdp
     calibrates = config.privacy.sample.noise_multiplier is None
+    records_count = config.privacy.style.protects_records
     sizes = {size for size in records.values() if size > 0 and round_shape(config, size)[0] < 1.0}
-    if not (fast and by_pld and calibrates and len(sizes) > 1 and _protects_records(config)):
+    if not (fast and by_pld and calibrates and len(sizes) > 1 and records_count):
         return made(config, records), set()
     rough = made(with_accountant(config, AccountantName.rdp), records)
     needy = max(rough.clients, key=lambda name: rough.clients[name].noise_multiplier)
@@ -229,10 +239,6 @@ def at_delta(config: Config, delta: float | None) -> Config:
     """The same run with its record-level δ written down, so that it fits fewer clients too."""
     sample = replace(config.privacy.sample, target_delta=delta)
     return config.replace(privacy=replace(config.privacy, sample=sample))
-
-
-def _protects_records(config: Config) -> bool:
-    return config.privacy.style.protects_records
 
 
 def _client_level(
@@ -324,14 +330,13 @@ def _spending(
             by: Method = "rdp" if fast else config.privacy.accountant.value
             within = rounds_within(event, target=target, delta=delta, method=by)
         rounds = min(rounds, within)
-    history = History([event.times(rounds)] if rounds else [])
     return Spending(
         event=event,
         rounds=rounds,
         delta=delta,
         target=target,
-        epsilon={method: history.epsilon(delta=delta, method=method) for method in methods},
-        one_round=History([event]).epsilon(delta=delta, method=methods[-1]),
+        epsilon={method: _epsilon(event, rounds, delta, method) for method in methods},
+        one_round=_epsilon(event, 1, delta, methods[-1]),
         rounds_within_target=within,
     )
 
@@ -339,7 +344,7 @@ def _spending(
 def rounds_within(event: PrivacyEvent, *, target: float, delta: float, method: Method) -> int:
     """Most rounds of an event within a target."""
     return most_repeats(
-        lambda n: History([event.times(n)]).epsilon(delta=delta, method=method) <= target,
+        lambda n: _epsilon(event, n, delta, method) <= target,
         limit=10**9 // event.count,
     )
 
@@ -348,10 +353,13 @@ def _curve(spent: Spending, rounds: int, method: Method) -> list[tuple[int, floa
     """ε after some rounds; a unit that may take part no more stays where it is."""
     count = min(rounds, CURVE_POINTS)
     marks = sorted({max(1, round(rounds * k / count)) for k in range(1, count + 1)})
-    return [
-        (at, spent.history(min(at, spent.rounds)).epsilon(delta=spent.delta, method=method))
-        for at in marks
-    ]
+    return [(at, _epsilon(spent.event, min(at, spent.rounds), spent.delta, method)) for at in marks]
+
+
+def _epsilon(event: PrivacyEvent, rounds: int, delta: float, method: Method) -> float:
+    """ε of so many rounds of one event."""
+    events = [event.times(rounds)] if rounds else []
+    return History(events).epsilon(delta=delta, method=method)
 
 
 def count_weights(config: Config, data: DataSet) -> int:

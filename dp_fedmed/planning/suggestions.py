@@ -47,54 +47,35 @@ class Suggestion:
     run: float
     accountant: str
 
-    @property
-    def text(self) -> str:
-        """One line."""
-        change, noise = _percent(*self.sigma), _percent(*self.noise)
-        effects = []
-        if self.sigma[0] != self.sigma[1]:
-            effects.append(f"σ {self.sigma[0]:.3g} → {self.sigma[1]:.3g} ({change})")
-        if noise != change:
-            what = "gradient" if self.level == "sample" else "update"
-            effects.append(f"noise in an averaged {what} {noise}")
-        if self.steps[0] != self.steps[1]:
-            plural = "" if self.steps[1] == 1 else "s"
-            effects.append(f"{self.steps[1]} step{plural} instead of {self.steps[0]}")
-        if abs(self.run - 1.0) >= LEAST:
-            effects.append(f"signal-to-noise over the run {_percent(1.0, self.run)}")
-        before = "" if self.before is None else f" (now {_shown(self.before)})"
-        return f"{self.key}={_shown(self.after)}{before}: {', '.join(effects)}"
-
-    def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "override": f"{self.key}={_shown(self.after)}",
-            "before": None if self.before is None else _shown(self.before),
-            "level": self.level,
-            "noise_multiplier": list(self.sigma),
-            "noise_in_average": list(self.noise),
-            "steps": list(self.steps),
-            "run_signal_to_noise_ratio": self.run,
-            "accountant": self.accountant,
-            "text": self.text,
-        }
-
-
-def _percent(before: float, after: float) -> str:
-    change = 100.0 * (after / before - 1.0)
-    return f"{change:+.0f} %".replace("-", "−")
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
 
 @dataclass(frozen=True)
-class _Levels:
-    """(event of a round, rounds, units of a step) of each level, under one configuration."""
+class _Noised:
+    """The noise of one level under one configuration.
 
-    sample: tuple[PrivacyEvent, int, float] | None
-    user: tuple[PrivacyEvent, int, float] | None
+    Attributes:
+        event: of one round.
+        rounds: in which the unit takes part at most.
+        units: expected records per step, or clients per round.
+    """
+
+    event: PrivacyEvent
+    rounds: int
+    units: float
+
+    @property
+    def noise(self) -> float:
+        """In an average."""
+        return self.event.noise_multiplier / self.units
+
+    @property
+    def steps(self) -> int:
+        """Over all rounds."""
+        return self.event.count * self.rounds
+
+    @property
+    def signal(self) -> float:
+        """Signal-to-noise over the run, but for a factor."""
+        return math.sqrt(self.steps) / self.noise
 
 
 def suggestions(made: Forecast, *, fast: bool = False) -> list[Suggestion]:
@@ -107,16 +88,18 @@ def suggestions(made: Forecast, *, fast: bool = False) -> list[Suggestion]:
         return []
     config = _calibrating(made)
     now = _levels(config, made)
-    found: list[Suggestion | None] = []
+    found: list[Suggestion] = []
     for level, key, after in _changes(made):
         try:
             then = _levels(changed(config, key, after), made)
         except ConfigError:
             continue  # not possible with the other settings, or with this target
-        found.append(_compared(level, key, get(config, key), after, now, then, "rdp"))
+        if level in now and level in then:
+            change = (key, get(config, key), after)
+            found.append(_compared(level, change, now[level], then[level], "rdp"))
     if not fast and made.method == "rdp":
         found += _by_tight(config, made, now)
-    useful = [each for each in found if each is not None and _helps(each)]
+    useful = [each for each in found if each.noise[1] < (1.0 - LEAST) * each.noise[0]]
     return sorted(useful, key=lambda each: (-round(each.run, 2), each.noise[1] / each.noise[0]))
 
 
@@ -177,68 +160,46 @@ def _changes(made: Forecast) -> Iterator[tuple[str, str, Any]]:
             yield level, "federation.num_rounds", rounds // 2
 
 
-def _levels(config: Config, made: Forecast) -> _Levels:
+def _levels(config: Config, made: Forecast) -> dict[str, _Noised]:
     """Plan the client that binds, and the federation, under a configuration."""
     sampler = make_sampler(config)
     binding = made.binding
-    name = "" if binding is None else binding.names[0]
-    records = {} if binding is None else {name: binding.plan.records}
+    records = {} if binding is None else {binding.names[0]: binding.plan.records}
     plan = make_plan(config, records=records, sampler=sampler, is_private=True)
-    rounds = config.federation.num_rounds
-    sample = user = None
-    if binding is not None:
-        own = plan.clients[name]
-        sample = (own.round_event, own.participations or rounds, own.sample_rate * own.records)
+    rounds, found = config.federation.num_rounds, {}
+    for own in plan.clients.values():
+        most = own.participations or rounds
+        found["sample"] = _Noised(own.round_event, most, own.sample_rate * own.records)
     if plan.user_event is not None:
-        user = (plan.user_event, rounds, sampler.expected(config.federation.num_clients))
-    return _Levels(sample, user)
+        cohort = sampler.expected(config.federation.num_clients)
+        found["user"] = _Noised(plan.user_event, rounds, cohort)
+    return found
 
 
 def _compared(
-    level: str, key: str, before: Any, after: Any, now: _Levels, then: _Levels, accountant: str
-) -> Suggestion | None:
-    old, new = getattr(now, level), getattr(then, level)
-    if old is None or new is None:
-        return None
+    level: str, change: tuple[str, Any, Any], old: _Noised, new: _Noised, accountant: str
+) -> Suggestion:
+    key, before, after = change
     return Suggestion(
         key=key,
         before=before,
         after=after,
         level=level,
-        sigma=(old[0].noise_multiplier, new[0].noise_multiplier),
-        noise=(_noise(old), _noise(new)),
-        steps=(_steps(old), _steps(new)),
-        run=_over_run(new) / _over_run(old),
+        sigma=(old.event.noise_multiplier, new.event.noise_multiplier),
+        noise=(old.noise, new.noise),
+        steps=(old.steps, new.steps),
+        run=new.signal / old.signal,
         accountant=accountant,
     )
 
 
-def _noise(planned: tuple[PrivacyEvent, int, float]) -> float:
-    event, _, units = planned
-    return event.noise_multiplier / units
-
-
-def _steps(planned: tuple[PrivacyEvent, int, float]) -> int:
-    event, rounds, _ = planned
-    return event.count * rounds
-
-
-def _over_run(planned: tuple[PrivacyEvent, int, float]) -> float:
-    return math.sqrt(_steps(planned)) / _noise(planned)
-
-
-def _by_tight(config: Config, made: Forecast, now: _Levels) -> Iterator[Suggestion]:
+def _by_tight(config: Config, made: Forecast, now: dict[str, _Noised]) -> Iterator[Suggestion]:
     """What the tighter accountant saves; it calibrates only what has a target."""
     try:
         then = _levels(with_accountant(config, AccountantName.tight), made)
     except ConfigError:
         return
-    key = "privacy.accountant"
+    change = ("privacy.accountant", AccountantName.rdp, AccountantName.tight)
     for level in made.levels:
-        found = _compared(level, key, AccountantName.rdp, AccountantName.tight, now, then, "tight")
-        if found is not None:
-            yield found
-
-
-def _helps(found: Suggestion) -> bool:
-    return found.noise[1] < (1.0 - LEAST) * found.noise[0]
+        if level in now and level in then:
+            yield _compared(level, change, now[level], then[level], "tight")

@@ -1,4 +1,4 @@
-"""A sheet of pictures: images, where a model finds them strange, and where they are damaged."""
+"""Test images of an anomaly task: where the model finds them strange, where they are damaged."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dp_fedmed.reporting.drawing import BRIGHTNESS, HEAT
 from dp_fedmed.reporting.picture_sheet import as_picture, draw_sheet
 
 
@@ -35,11 +36,13 @@ def anomaly_sheet(
 
     def heat(axes: Any, column: int) -> None:
         axes.imshow(as_picture(images[column]))
-        axes.imshow(maps[column], cmap="inferno", alpha=0.6, vmin=low, vmax=max(high, low))
+        axes.imshow(maps[column], cmap=HEAT, alpha=0.6, vmin=low, vmax=max(high, low))
 
     rows = {
         "image": lambda axes, column: axes.imshow(as_picture(images[column])),
         "score": heat,
-        "mask": lambda axes, column: axes.imshow(masks[column] > 0, cmap="gray", vmin=0, vmax=1),
+        "mask": lambda axes, column: axes.imshow(
+            masks[column] > 0, cmap=BRIGHTNESS, vmin=0, vmax=1
+        ),
     }
     draw_sheet(titles, rows, path)

@@ -13,6 +13,7 @@ from rich.live import Live
 
 from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.progress import listened_by
+from dp_fedmed.reporting.console import say
 from dp_fedmed.reporting.live import LivePanel
 from dp_fedmed.reporting.observer import RunPictures
 from dp_fedmed.reporting.outcome import metrics_table, promise_table
@@ -30,17 +31,34 @@ logger = logging.getLogger(__name__)
 STOPPING = "stopping after this round; Ctrl-C again stops at once"
 
 
-class LogDisplay(RunPictures):
-    """One log line per round: for Flower's log stream, files and tests."""
+class Display(RunPictures):
+    """Observes a run and shows nothing of its rounds; subclasses override what they show."""
 
     def __enter__(self) -> Self:
+        """Training begins."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        return None
+        """Training is over, well or not."""
 
     def note(self, text: str) -> None:
-        """The log has it."""
+        """Something to know before training begins; it is in the log already."""
+
+    def begin(self, done: int, planned: Mapping[str, float]) -> None:
+        """Rounds done before, and what each level will have spent at the end."""
+
+    def round(self, record: RoundRecord) -> None:
+        """A round has ended."""
+
+    def stopping(self) -> None:
+        """The user has asked to stop after the round; called from a thread of its own."""
+
+    def summary(self, config: Config, result: RunResult) -> None:
+        """The run has ended."""
+
+
+class LogDisplay(Display):
+    """One log line per round: for Flower's log stream, files and tests."""
 
     def begin(self, done: int, planned: Mapping[str, float]) -> None:
         """Log what is planned."""
@@ -63,8 +81,8 @@ class LogDisplay(RunPictures):
         logger.info("Results: %s", result.run_dir)
 
 
-class ConsoleDisplay(RunPictures):
-    """A live panel on a terminal, a line a round elsewhere; two tables at the end.
+class ConsoleDisplay(Display):
+    """A live panel on a terminal, a line per round elsewhere; two tables at the end.
 
     Args:
         config: of the run.
@@ -98,7 +116,7 @@ class ConsoleDisplay(RunPictures):
 
     def note(self, text: str) -> None:
         """Print it."""
-        self.console.print(f"[yellow]{text}", soft_wrap=True, highlight=False)
+        say(self.console, text, "yellow")
 
     def begin(self, done: int, planned: Mapping[str, float]) -> None:
         """Show it beside the gauges."""
@@ -111,51 +129,40 @@ class ConsoleDisplay(RunPictures):
         if (live := self._live) is not None:
             live.refresh()  # the round may be over before the panel's next turn
         else:
-            self.console.print(STOPPING, soft_wrap=True, highlight=False)
+            say(self.console, STOPPING)
 
     def round(self, record: RoundRecord) -> None:
         """Bring the panel up to date, or print the round."""
         self._panel.round(record)
         if self._live is None:
-            self.console.print(describe_round(record), soft_wrap=True, highlight=False)
+            say(self.console, describe_round(record))
         for name, reason in record.failed.items():
-            self.console.print(
-                f"[yellow]round {record.server_round}: {name} contributed nothing: {reason}",
-                soft_wrap=True,
-                highlight=False,
-            )
+            text = f"round {record.server_round}: {name} contributed nothing: {reason}"
+            say(self.console, text, "yellow")
 
     def summary(self, config: Config, result: RunResult) -> None:
         """Print the metrics, what is promised to whom, and where all of it is."""
         table = metrics_table(config, result, self._beside)
         self.console.print(table)
         for line in in_units(result.run_dir):
-            self.console.print(line, highlight=False, markup=False)
+            say(self.console, line, wrap=True)
         part = ", this part of the run" if self._done_before else ""
-        self.console.print(
+        text = (
             f"{describe_sites(config)}, {result.rounds} of {self.total} rounds{part} in "
-            f"{result.seconds:.1f} s; {_choice(config, result)}.",
-            highlight=False,
+            f"{result.seconds:.1f} s; {_choice(config, result)}."
         )
+        say(self.console, text, wrap=True)
         if (missing := _missing(result)) is not None:
-            self.console.print(missing, style="yellow", soft_wrap=True, highlight=False)
+            say(self.console, missing, "yellow")
         if (promised := promise_table(result.run_dir)) is not None:
             self.console.print(promised)
         if result.stopped != "completed":
-            self.console.print(f"[red]Stopped early: {result.stopped}", highlight=False)
+            say(self.console, f"Stopped early: {result.stopped}", "red", wrap=True)
             if not result.stopped.startswith("budget") and "dp-fedmed resume" not in result.stopped:
-                self.console.print(
-                    f"Go on with: dp-fedmed resume {result.run_dir}",
-                    soft_wrap=True,
-                    highlight=False,
-                )
-        self.console.print(
-            f"Results: {result.run_dir}\nA page of them: "
-            f"dp-fedmed report {shlex.quote(str(result.run_dir))}",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
+                say(self.console, f"Resume with: dp-fedmed resume {result.run_dir}")
+        say(self.console, f"Results: {result.run_dir}")
+        place = shlex.quote(str(result.run_dir))
+        say(self.console, f"A page of them: dp-fedmed report {place}")
 
 
 def in_units(run_dir: Path) -> list[str]:
@@ -173,7 +180,7 @@ def in_units(run_dir: Path) -> list[str]:
 
 
 def _missing(result: RunResult) -> str | None:
-    """Who contributed less than asked, where that may be told."""
+    """Who contributed less than asked, where that may be published."""
     return None if result.participation is None else result.participation.in_words()
 
 

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dp_fedmed.errors import EXIT_FINDING, EXIT_STOPPED
+from dp_fedmed.reporting.console import say
+from dp_fedmed.reporting.words import capitalized
 from dp_fedmed.run.verify import LedgerView
 
 WORST_CASE = (
@@ -19,12 +21,13 @@ WORST_CASE = (
 def print_ledger(run_dir: Path, console: Console) -> None:
     """Every record as a line of a table."""
     view = LedgerView(run_dir)
+    levels = list(view.shown_epsilons())
     table = Table(title=f"{view.ledger.path}", title_justify="left")
-    for heading, justify in (("#", "right"), ("record", "left"), ("phase", "right")):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    table.add_column("#", justify="right")
+    table.add_column("record")
+    table.add_column("phase", justify="right")
     table.add_column("round", justify="right")
     table.add_column("what", overflow="fold")
-    levels = list(view.shown_epsilons())
     for level in levels:
         table.add_column(f"ε_{level}", justify="right")
     for line in view.lines():
@@ -36,7 +39,7 @@ def print_ledger(run_dir: Path, console: Console) -> None:
             str(body.get("phase", "")),
             str(body.get("round", "")),
             line.what,
-            *(_number(spent[level]) for level in levels),
+            *("" if (e := spent[level]) is None else f"{e:.4f}" for level in levels),
         )
     console.print(table)
     if view.hidden and "sample" in levels:
@@ -49,26 +52,18 @@ def print_verification(run_dir: Path, console: Console) -> int:
     """Check a run directory against its ledger; an exit code: 0 if everything agrees."""
     view = LedgerView(run_dir)
     problems = [text for text in view.problems() if text != view.open_words]
-    console.print(
-        f"{view.ledger.path}: {len(view.ledger.records)} records, each chained to the one before.",
-        soft_wrap=True,
-        highlight=False,
-    )
+    count = len(view.ledger.records)
+    say(console, f"{view.ledger.path}: {count} records, each chained to the one before.")
     for level, spent in view.shown_epsilons().items():
-        console.print(f"ε_{level} = {spent:.6g}, recomputed from the ledger alone", highlight=False)
+        say(console, f"ε_{level} = {spent:.6g}, recomputed from the ledger alone")
         if view.hidden and level == "sample":
             console.print(WORST_CASE)
     for problem in problems:
-        console.print(f"[red]{problem}", soft_wrap=True, highlight=False)
+        say(console, problem, "red")
     if problems:
         return EXIT_STOPPED
     if view.open_round is not None:
-        said = view.open_words
-        console.print(said[0].upper() + said[1:], soft_wrap=True, highlight=False)
+        say(console, capitalized(view.open_words))
         return EXIT_FINDING
     console.print("Checkpoints, settings, report and clients' ledgers agree with it.")
     return 0
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"

@@ -17,13 +17,13 @@ from rich.text import Text
 
 from dp_fedmed.config import Config, better
 from dp_fedmed.reporting.sites import describe_sites
+from dp_fedmed.reporting.words import ONE_UNIT
 
 if TYPE_CHECKING:
     from dp_fedmed.federation.rounds import RoundRecord
 
 #: (share of the target from which on, colour of the gauge).
 COLOURS = ((0.9, "red"), (0.6, "yellow"), (0.0, "green"))
-UNITS = {"sample": "one record", "user": "one client"}
 BAR_WIDTH = 28
 RECENT = 10
 MOST_METRICS = 8
@@ -57,7 +57,7 @@ class LivePanel:
         self._spinner = Spinner("dots")
 
     def begin(self, done: int, planned: Mapping[str, float]) -> None:
-        """Training begins, or goes on after some rounds."""
+        """Training begins, or resumes after some rounds."""
         self.completed, self.planned = done, planned
         self._started = self._round_started = time.monotonic()
 
@@ -79,13 +79,13 @@ class LivePanel:
             self.metrics, self.validated = new, record.server_round
 
     def within(self, what: str, done: int, total: int) -> None:
-        """Long work within a round is so far; it is shown until it is done."""
+        """Progress of long work within a round, which is shown until it is done."""
         self.work[what] = (done, total)
         if done >= total:
             del self.work[what]
 
     def seconds_left(self) -> float | None:
-        """From the last rounds; None before the first is over."""
+        """Estimated from the last rounds; None before the first is over."""
         if not self._seconds:
             return None
         each = sum(self._seconds) / len(self._seconds)
@@ -105,7 +105,7 @@ class LivePanel:
         if self.cohort:
             rows.add_row("cohort", self.cohort)
         for level, spent in self.epsilons.items():
-            rows.add_row(UNITS[level], self._gauge(level, spent))
+            rows.add_row(ONE_UNIT[level], self._gauge(level, spent))
         if self.metrics:
             rows.add_row("validation", self._metrics())
         rows.add_row("", self._status())
@@ -170,7 +170,7 @@ class LivePanel:
 
 
 def _clock(seconds: float) -> str:
-    """As a clock shows it.
+    """Seconds as minutes and hours.
 
     >>> _clock(75.2), _clock(3725)
     ('1:15', '1:02:05')

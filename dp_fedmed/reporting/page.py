@@ -8,36 +8,28 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from dp_fedmed.reporting.figures import Drawn
-from dp_fedmed.reporting.privacy_card import TEMPLATES
+from dp_fedmed.reporting.drawing import Drawn
+from dp_fedmed.reporting.privacy_card import TEMPLATES, template
 
 
-def render_page(template: str, values: Mapping[str, Any]) -> str:
+def render_page(name: str, values: Mapping[str, Any]) -> str:
     """A page from a template and its values."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    from dp_fedmed import __version__
+    from dp_fedmed.version import __version__
 
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template(template).render(
+    page = template(name, autoescape=True).render(
         **values,
         version=__version__,
         style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=f"sha256-{digest}",
     )
+    return str(page)
 
 
 def inlined(figures: Iterable[Drawn]) -> list[dict[str, Any]]:
@@ -56,7 +48,7 @@ def inlined(figures: Iterable[Drawn]) -> list[dict[str, Any]]:
 
 
 def data_address(png: bytes) -> str:
-    """A picture as an address that holds it."""
+    """A picture as a data URL."""
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
@@ -67,12 +59,5 @@ def tile(value: str, label: str, share: float | None = None) -> dict[str, Any]:
 
 
 def banner(tone: str, text: str, points: Iterable[str] = ()) -> dict[str, Any]:
-    """A line that must not be missed."""
+    """A warning at the top of a page, with points below it."""
     return {"tone": tone, "text": text, "points": list(points)}
-
-
-def save_figures(figures: Iterable[Drawn], folder: Path) -> None:
-    """PNG and SVG files of figures."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for drawn in figures:
-        drawn.save(folder)

@@ -13,27 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dp_fedmed.data.records import Array, DataSet, Records
+from dp_fedmed.reporting import drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from rich.table import Table
 
 LISTED_CLIENTS = 20
-MOST_BARS = 40
 MOST_COLUMNS = 10
-# Paul Tol's "muted" scheme: ten colours that stay apart for colour-blind readers.
-COLOURS = (
-    "#332288",
-    "#88CCEE",
-    "#117733",
-    "#DDCC77",
-    "#CC6677",
-    "#44AA99",
-    "#AA4499",
-    "#999933",
-    "#882255",
-    "#BBBBBB",
-)
 
 
 def partition_rows(dataset: DataSet, parts: Sequence[Array]) -> list[dict[str, Any]]:
@@ -144,50 +131,41 @@ def plot_partition(dataset: DataSet, parts: Sequence[Array], path: str | Path) -
     Up to 40 clients are bars stacked by class; more are a curve of sizes above a heat map of class
     shares, clients sorted by size. Segmentation shows sizes and the foreground fraction.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     what = dataset.targets[0].name if dataset.is_regression else "class"
     dataset = by_category(dataset)
     sizes = np.array([len(part) for part in parts])
     counts = class_counts(dataset, parts)
-    # A Figure of its own, not pyplot: nothing global is touched and any backend stays as it is.
-    figure = Figure(figsize=(9.0, 5.2), layout="constrained", facecolor="white")
+    figure = drawing.new_figure(9.0, 5.2, facecolor="white")
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr,call-arg]
-    FigureCanvasAgg(figure)
     figure.suptitle(
         f"Who holds the {sizes.sum():,} training records ({_clients(len(parts))})", fontsize=13
     )
-    many = len(parts) > MOST_BARS
+    many = len(parts) > drawing.MOST_BARS
     if not many and not dataset.is_segmentation:
-        _stacked_bars(figure.add_subplot(), counts, dataset.class_names, what)
+        bottom = figure.add_subplot()
+        _stacked_bars(bottom, counts, dataset.class_names, what)
     else:
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.4 if many else 1))
         order = np.argsort(-sizes, kind="stable") if many else np.arange(len(parts))
-        _sizes(top, sizes[order], many)
+        drawing.bars(top, sizes[order].tolist(), drawing.BLUE)
+        top.set_ylabel("records")
+        drawing.whole_numbers(top.yaxis)
+        drawing.tidy(top, "y")
         if dataset.is_segmentation:
-            _foreground(bottom, counts[order], many)
+            _foreground(bottom, counts[order])
         else:
             _heatmap(bottom, counts[order], dataset.class_names)
-        bottom.set_xlabel("client, largest first" if many else "client")
-        _client_ticks(bottom, len(parts))
-    target = Path(path)
-    figure.savefig(target, dpi=150)
-    return target
+    label = "client, largest first" if many else "client"
+    drawing.client_axis(bottom, [str(number) for number in range(len(parts))], label, most=20)
+    drawing.save_png(figure, Path(path), dpi=150)
+    return Path(path)
 
 
 def _stacked_bars(axes: Axes, counts: Array, names: tuple[str, ...], what: str) -> None:
-    clients = np.arange(len(counts))
-    base = np.zeros(len(counts))
-    for number, name in enumerate(names):
-        column = counts[:, number]
-        colour = _colour(number, len(names))
-        axes.bar(clients, column, bottom=base, color=colour, label=name, width=0.82)
-        base += column
-    axes.set_xlabel("client")
+    drawing.stacked_bars(
+        axes, {name: counts[:, place].tolist() for place, name in enumerate(names)}
+    )
     axes.set_ylabel("records")
-    axes.set_xlim(-0.6, len(counts) - 0.4)
-    _client_ticks(axes, len(counts))
     handles, labels = axes.get_legend_handles_labels()
     # Read from the top down, as the bars are stacked; at most 20 entries per column.
     axes.legend(
@@ -200,33 +178,14 @@ def _stacked_bars(axes: Axes, counts: Array, names: tuple[str, ...], what: str) 
         ncols=-(-len(names) // 20),
         fontsize=9,
     )
-    _clean(axes)
+    drawing.tidy(axes, "y")
 
 
-def _sizes(axes: Axes, sizes: Array, many: bool) -> None:
-    clients = np.arange(len(sizes))
-    if many:
-        axes.fill_between(clients, sizes, step="mid", color=COLOURS[1], alpha=0.6, linewidth=0)
-        axes.step(clients, sizes, where="mid", color=COLOURS[0], linewidth=1.2)
-        axes.set_xlim(-0.5, len(sizes) - 0.5)
-    else:
-        axes.bar(clients, sizes, color=COLOURS[0], width=0.82)
-        axes.set_xlim(-0.6, len(sizes) - 0.4)
-    axes.set_ylabel("records")
-    axes.set_ylim(0, None)
-    axes.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
-    _clean(axes)
-
-
-def _foreground(axes: Axes, counts: Array, many: bool) -> None:
+def _foreground(axes: Axes, counts: Array) -> None:
     share = 100.0 * counts[:, 1:].sum(axis=1) / np.maximum(counts.sum(axis=1), 1)
-    clients = np.arange(len(share))
-    if many:
-        axes.scatter(clients, share, s=8, color=COLOURS[2], linewidths=0)
-    else:
-        axes.bar(clients, share, color=COLOURS[2], width=0.82)
+    drawing.bars(axes, share.tolist(), drawing.GREEN)
     overall = 100.0 * counts[:, 1:].sum() / max(int(counts.sum()), 1)
-    axes.axhline(overall, color="#444444", linestyle="--", linewidth=1.0)
+    axes.axhline(overall, color=drawing.MUTED, linestyle="--", linewidth=1.0)
     axes.set_ylim(0, max(1.0, 1.3 * float(share.max())))
     axes.annotate(
         f"all clients: {overall:.1f} %",
@@ -237,42 +196,19 @@ def _foreground(axes: Axes, counts: Array, many: bool) -> None:
         ha="right",
         va="top",
         fontsize=9,
-        color="#444444",
+        color=drawing.MUTED,
     )
     axes.set_ylabel("foreground pixels (%)")
-    _clean(axes)
+    drawing.tidy(axes, "y")
 
 
 def _heatmap(axes: Axes, counts: Array, names: tuple[str, ...]) -> None:
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(
-        share.T, aspect="auto", cmap="cividis", vmin=0.0, vmax=1.0, interpolation="nearest"
+        share.T, aspect="auto", cmap=drawing.SHARES, vmin=0.0, vmax=1.0, interpolation="nearest"
     )
     axes.set_yticks(range(len(names)), names, fontsize=9 if len(names) <= 12 else 6)
     axes.figure.colorbar(image, ax=axes, label="share of the client's records", pad=0.01)
-
-
-def _colour(number: int, num_classes: int) -> Any:
-    if num_classes <= len(COLOURS):
-        return COLOURS[number]
-    from matplotlib import colormaps
-
-    return colormaps["cividis"](number / (num_classes - 1))
-
-
-def _client_ticks(axes: Axes, count: int) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    if count <= 20:
-        axes.set_xticks(range(count))
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _clean(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
 
 
 def _clients(count: int) -> str:

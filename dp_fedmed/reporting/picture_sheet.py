@@ -1,4 +1,4 @@
-"""A sheet of pictures: one column an image, one row a way to look at it.
+"""A sheet of pictures: one column per image, one row per way to look at it.
 
 Images of a test set are records too: a sheet belongs where they may be seen.
 """
@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dp_fedmed.reporting.drawing import new_figure, save_png
 
 PICTURES_FILE = "pictures.png"
 
@@ -25,22 +27,17 @@ def draw_sheet(
         rows: each row's name, and what draws the image of a column into axes.
         path: where the PNG goes.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     count = len(titles)
-    figure = Figure(figsize=(1.5 * max(count, 2), 1.6 * len(rows)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(1.5 * max(count, 2), 1.6 * len(rows))
     panels = figure.subplots(len(rows), count, squeeze=False)
     for row, (name, draw) in zip(panels, rows.items(), strict=True):
         for column, panel in enumerate(row):
             draw(panel, column)
-            panel.set_xticks([])
-            panel.set_yticks([])
+            panel.set(xticks=[], yticks=[])
         row[0].set_ylabel(name, fontsize=8)
     for panel, title in zip(panels[0], titles, strict=True):
         panel.set_title(title, fontsize=8)
-    figure.savefig(path, dpi=120)
+    save_png(figure, path, dpi=120)
 
 
 def as_picture(image: NDArray[Any]) -> NDArray[Any]:

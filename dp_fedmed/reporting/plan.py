@@ -14,17 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_fedmed.planning.forecast import MOST_ROWS, Forecast, Group, Spending
-from dp_fedmed.planning.outlook import (
-    Budget,
-    Signal,
-    budget,
-    odds,
-    signals,
-    unprotected,
-    warnings_about,
-)
+from dp_fedmed.planning.outlook import Allowance, Outlook, Signal, allowance, outlook
 from dp_fedmed.planning.suggestions import Suggestion
+from dp_fedmed.reporting.console import say
+from dp_fedmed.reporting.plan_words import suggestion_json, suggestion_text, unprotected, warnings
+from dp_fedmed.reporting.shared_data import SharedSpending
 from dp_fedmed.reporting.sites import describe_sites
+from dp_fedmed.reporting.words import ONE_UNIT, odds
 
 SCHEMA = 1
 BARS = "▁▂▃▄▅▆▇█"
@@ -35,7 +31,6 @@ TABLE: dict[str, Any] = {
     "pad_edge": False,
     "padding": (0, 1, 0, 0),
 }
-UNITS = {"sample": "one record", "user": "one client"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,23 +51,23 @@ class Plan:
     weights: int | None
     advice: str | None
     suggestions: tuple[Suggestion, ...]
-    shared: dict[str, Any] | None
+    shared: SharedSpending | None
 
     @functools.cached_property
-    def signals(self) -> dict[str, Signal]:
-        """Signal beside noise, by level."""
-        return signals(self.forecast, self.weights)
+    def outlook(self) -> Outlook:
+        """Signal beside noise, by level, and cautions."""
+        return outlook(self.forecast, self.weights)
 
     @functools.cached_property
-    def budgets(self) -> dict[str, Budget]:
+    def allowances(self) -> dict[str, Allowance]:
         """What each level's budget allows."""
         made = self.forecast
-        return {level: budget(spent, made.method) for level, spent in made.levels.items()}
+        return {level: allowance(spent, made.method) for level, spent in made.levels.items()}
 
     @functools.cached_property
     def warnings(self) -> list[str]:
         """What is wrong, or may surprise."""
-        said = warnings_about(self.forecast, self.signals)
+        said = warnings(self.outlook)
         return said if self.advice is None else [*said, self.advice]
 
     def to_json(self) -> dict[str, Any]:
@@ -97,14 +92,14 @@ class Plan:
             "fast": self.fast,
             "levels": levels,
             "warnings": self.warnings,
-            "suggestions": [each.to_json() for each in self.suggestions],
-            "data_ledger": self.shared,
+            "suggestions": [suggestion_json(each) for each in self.suggestions],
+            "data_ledger": None if self.shared is None else asdict(self.shared),
             "notes": unprotected(config),
         }
 
     def _level(self, level: str, spent: Spending) -> dict[str, Any]:
-        made, allows = self.forecast, self.budgets[level]
-        found = self.signals.get(level)
+        made, allows = self.forecast, self.allowances[level]
+        found = self.outlook.signals.get(level)
         return {
             "unit": spent.event.unit,
             "adjacency": spent.event.adjacency,
@@ -148,7 +143,7 @@ def print_plan(made: Plan, console: Console) -> None:
     """The whole plan."""
     said = made.forecast
     config = said.config
-    cohort = "" if said.cohort == len(said.records) else f", about {said.cohort:g} a round"
+    cohort = "" if said.cohort == len(said.records) else f", about {said.cohort:g} per round"
     planned = config.federation.num_rounds
     rounds = f"{planned} round{'' if planned == 1 else 's'}"
     if said.rounds < planned:
@@ -160,7 +155,7 @@ def print_plan(made: Plan, console: Console) -> None:
         highlight=False,
     )
     for line in unprotected(config):
-        _say(console, line)
+        say(console, line, wrap=True)
     if said.groups:
         console.print(_client_table(said))
     if said.client_level is not None:
@@ -172,13 +167,10 @@ def print_plan(made: Plan, console: Console) -> None:
     by = "" if said.method == "rdp" else " (compared by RDP)"
     several = len(said.levels) > 1
     lines = [
-        (f"for {UNITS[each.level]}, " if several else "") + each.text for each in made.suggestions
+        (f"for {ONE_UNIT[each.level]}, " if several else "") + suggestion_text(each)
+        for each in made.suggestions
     ]
     _print_list(console, f"What would lower the noise, at the same ε{by}", lines, "green")
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False)
 
 
 def _client_table(made: Forecast) -> Table:
@@ -191,7 +183,7 @@ def _client_table(made: Forecast) -> Table:
         **TABLE,
     )
     table.add_column("client", no_wrap=True)
-    for name in ("records", "q", "a round", "T", "σ", "ε RDP", _tighter(made)):
+    for name in ("records", "q", "T/round", "T", "σ", "ε RDP", _tighter(made)):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for group in shown:
@@ -248,7 +240,7 @@ def _federation_table(made: Forecast, spent: Spending) -> Table:
         title=f"One client, at δ={spent.delta:.3g}{_against(spent)}",
         **TABLE,
     )
-    for name in ("clients", "a round", "q", "T", "σ", "ε RDP", _tighter(made)):
+    for name in ("clients", "per round", "q", "T", "σ", "ε RDP", _tighter(made)):
         table.add_column(name, justify="right")
     table.add_row(
         str(made.config.federation.num_clients),
@@ -263,13 +255,13 @@ def _federation_table(made: Forecast, spent: Spending) -> Table:
 
 def _print_level(console: Console, made: Plan, level: str, spent: Spending) -> None:
     said = made.forecast
-    console.print(f"\n[bold]{UNITS[level]}[/bold]", highlight=False)
+    console.print(f"\n[bold]{ONE_UNIT[level]}[/bold]", highlight=False)
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim")
     rows.add_column()
     rows.add_row("ε by round", _curve(said.curves[level], spent.target, said.curves_by))
     rows.add_row("ε of one", f"{spent.one_round:.3g} for a single round alone")
-    allows = made.budgets[level]
+    allows = made.allowances[level]
     by = "" if allows.accountant == said.method else f"  (RDP, so {said.method} allows more)"
     if allows.rounds:
         pairs = (f"{sigma:.3g}: {_rounds(rounds)}" for sigma, rounds in allows.rounds.items())
@@ -279,13 +271,13 @@ def _print_level(console: Console, made: Plan, level: str, spent: Spending) -> N
         for target, sigma in allows.sigma.items()
     )
     rows.add_row("σ at ε", "   ".join(pairs) + by)
-    found = made.signals.get(level)
+    found = made.outlook.signals.get(level)
     if found is not None:
         rows.add_row("signal : noise", _signal(found, made.weights))
-    epsilon = spent.epsilon.get(said.method, max(spent.epsilon.values()))
+    epsilon = spent.enforced(said.method)
     rows.add_row(
         "in words",
-        f"an even guess about {UNITS[level]} can become {odds(epsilon, spent.delta)} sure",
+        f"an even guess about {ONE_UNIT[level]} can become {odds(epsilon, spent.delta)} sure",
     )
     console.print(Padding(rows, (0, 0, 0, 2)), highlight=False)
 
@@ -296,6 +288,8 @@ def _rounds(rounds: int) -> str:
 
 def _curve(points: Sequence[tuple[int, float]], target: float | None, method: str) -> Text:
     """A sparkline against the target, and a few of its numbers."""
+    if not points:
+        return Text("no round fits the target")
     top = max([epsilon for _, epsilon in points] + ([target] if target is not None else []))
     line = "".join(
         BARS[min(len(BARS) - 1, int(epsilon / top * len(BARS)))] if top > 0 else BARS[0]
@@ -309,33 +303,33 @@ def _curve(points: Sequence[tuple[int, float]], target: float | None, method: st
 
 
 def _signal(found: Signal, weights: int | None) -> str:
-    parts = [f"in one weight at most {found.coordinate:.3g} a step"]
+    parts = [f"in one weight at most {found.coordinate:.3g} per step"]
     if found.norm is not None and found.run is not None:
         parts.append(
-            f"in norm over {weights:,} weights {found.norm:.2g} a step, {found.run:.2g} over the "
+            f"in norm over {weights:,} weights {found.norm:.2g} per step, {found.run:.2g} over the "
             "run"
         )
     return "; ".join(parts)
 
 
 def _print_shared(console: Console, made: Plan) -> None:
-    """What the data have been through already."""
+    """What all runs on the same data have spent."""
     shared = made.shared
     if shared is None:
         return
-    console.print(f"\n[bold]All runs on data.id={shared['data_id']}[/bold]", highlight=False)
-    if not shared["runs"]:
-        _say(console, "  nothing is spent yet")
+    console.print(f"\n[bold]All runs on data.id={shared.data_id}[/bold]", highlight=False)
+    if not shared.runs or shared.before is None or shared.after is None:
+        say(console, "  nothing is spent yet")
         return
-    for unit in ("record", "client"):
-        before, after = shared["before"][unit], shared["after"][unit]
+    for unit, after in shared.after.items():
+        before = shared.before[unit]
         if after is not None:
             spent = "0" if before is None else f"{before['epsilon']:.3g}"
-            _say(
-                console,
-                f"  one {unit}: ε {spent} is spent by {shared['runs']} runs, {after['epsilon']:.3g}"
-                f" with this one (δ={after['delta']:.3g})",
+            text = (
+                f"  one {unit}: ε {spent} is spent by {shared.runs} runs, {after['epsilon']:.3g}"
+                f" with this one (δ={after['delta']:.3g})"
             )
+            say(console, text, wrap=True)
 
 
 def _print_list(console: Console, title: str, lines: Iterable[str], colour: str) -> None:

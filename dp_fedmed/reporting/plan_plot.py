@@ -5,34 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from dp_fedmed.planning.forecast import Forecast
-from dp_fedmed.reporting.plots import BLUE, GREEN, GREY, ORANGE
+from dp_fedmed.reporting import drawing
+from dp_fedmed.reporting.words import ONE_UNIT
 
 MOST_BARS = 30
-COLOURS = {"sample": ORANGE, "user": GREEN}
-LABELS = {"sample": "one record", "user": "one client"}
 
 
 def plot_plan(made: Forecast, path: Path) -> None:
     """Write the picture; without privacy it shows the clients' sizes alone."""
     panels = [panel for panel in (_spending, _noise) if panel is _noise or made.curves]
-    figure = Figure(figsize=(5.2 * len(panels), 3.8), layout="constrained")
-    FigureCanvasAgg(figure)
+    config = made.config
+    title = (
+        f"{config.task.name}, privacy {config.privacy.style}: {config.federation.num_clients} "
+        f"clients, {made.rounds} rounds"
+    )
+    figure = drawing.new_figure(5.2 * len(panels), 3.8, title)
     for panel, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
         panel(axes, made)
-        axes.grid(alpha=0.3, axis="y")
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-    config = made.config
-    figure.suptitle(
-        f"{config.task.name}, privacy {config.privacy.style}: {config.federation.num_clients} "
-        f"clients, {made.rounds} rounds",
-        fontsize=11,
-    )
-    figure.savefig(path, dpi=140)
+        drawing.tidy(axes, "y")
+    drawing.save_png(figure, path)
 
 
 def _spending(axes: Any, made: Forecast) -> None:
@@ -40,8 +32,8 @@ def _spending(axes: Any, made: Forecast) -> None:
     for level, points in made.curves.items():
         spent = made.levels[level]
         rounds, epsilons = zip(*points, strict=True)
-        colour = COLOURS[level]
-        axes.plot([0, *rounds], [0.0, *epsilons], color=colour, lw=2, label=LABELS[level])
+        colour = drawing.LEVEL_COLOURS[level]
+        axes.plot([0, *rounds], [0.0, *epsilons], color=colour, lw=2, label=ONE_UNIT[level])
         axes.scatter(rounds[-1], epsilons[-1], color=colour, s=18, zorder=3)
         axes.annotate(
             f"{epsilons[-1]:.2f}",
@@ -63,19 +55,18 @@ def _spending(axes: Any, made: Forecast) -> None:
                 fontsize=8,
                 color=colour,
             )
-    axes.set_xlabel("round")
+    drawing.round_axis(axes)
     axes.set_ylabel(f"ε spent at most ({made.curves_by.upper()})")
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    drawing.small_legend(axes, loc="lower right")
 
 
 def _noise(axes: Any, made: Forecast) -> None:
     """σ of each client, or of each size of client; unprotected, how many records each has."""
     if not made.groups:
         sizes = sorted(made.records.values())
-        axes.bar(range(len(sizes)), sizes, color=GREY, width=0.8)
+        axes.bar(range(len(sizes)), sizes, color=drawing.GREY, width=0.8)
         axes.set_xlabel("clients, smallest first")
         axes.set_ylabel("training records")
         axes.set_xticks([])
@@ -90,7 +81,7 @@ def _noise(axes: Any, made: Forecast) -> None:
         for group in made.groups
         for name in (group.names if one_by_one else [f"{len(group.names)} ×"])
     ]
-    colours = [ORANGE if group is made.binding else BLUE for _, group in rows]
+    colours = [drawing.ORANGE if group is made.binding else drawing.BLUE for _, group in rows]
     sigmas = [group.spending.sigma for _, group in rows]
     axes.bar(range(len(rows)), sigmas, color=colours, width=0.7)
     turned = 90 if len(rows) > 10 else 0
@@ -102,10 +93,10 @@ def _noise(axes: Any, made: Forecast) -> None:
 
 def _noise_by_size(axes: Any, made: Forecast) -> None:
     points = [(group.plan.records, group.spending.sigma) for group in made.groups]
-    axes.scatter(*zip(*points, strict=True), s=14, color=BLUE, alpha=0.7, linewidths=0)
+    axes.scatter(*zip(*points, strict=True), s=14, color=drawing.BLUE, alpha=0.7, linewidths=0)
     if made.binding is not None:
         at = (made.binding.plan.records, made.binding.spending.sigma)
-        axes.scatter(*at, s=36, color=ORANGE, label="binds", zorder=3)
+        axes.scatter(*at, s=36, color=drawing.ORANGE, label="binds", zorder=3)
     axes.set_xlabel("training records of a client")
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=8)
+    drawing.small_legend(axes)

@@ -1,16 +1,22 @@
-"""Pictures of a run."""
+"""`metrics.png`: the metric, the losses and ε of a run by round; pages draw the same curves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#6E6E6E"
+from dp_fedmed.reporting import drawing
+from dp_fedmed.reporting.drawing import Points
+from dp_fedmed.reporting.run_facts import by_round, numbers
+from dp_fedmed.reporting.words import ONE_UNIT
+
+Rows = Sequence[Mapping[str, Any]]
+Curves = dict[str, tuple[str, Points]]
 
 
-def plot_metrics(rows: Sequence[dict[str, Any]], metric: str, title: str, path: Path) -> None:
+def plot_metrics(rows: Rows, metric: str, title: str, path: Path) -> None:
     """The validation metric, the losses and ε by round, with the chosen model and its test result.
 
     A panel without a curve is left out; without any there is no picture.
@@ -21,97 +27,73 @@ def plot_metrics(rows: Sequence[dict[str, Any]], metric: str, title: str, path: 
         title: a line above the picture.
         path: where the PNG goes.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rounds = [row for row in rows if "round" in row]
-    final = [row for row in rows if row.get("final")]
-    panels: list[Callable[[Any], None]] = []
-    if any(metric in r.get("val", {}) or r.get("clients") for r in rounds):
-        panels.append(lambda axes: _metric_panel(axes, rounds, final, metric))
-    losses = _losses(rounds)
-    if losses:
-        panels.append(lambda axes: _curves(axes, losses, "loss"))
-    spent = _spent(rounds)
-    if spent:
-        panels.append(lambda axes: _curves(axes, spent, "ε spent"))
+    tests = {
+        f"test, model of round {row['selected_round']}: {value:.3f}": value
+        for row in rows
+        if row.get("final") and (value := row["test"].get(metric)) is not None
+    }
+    panels: list[tuple[str, Callable[[Any], None]]] = []
+    if by_round(rounds, "val", metric) or client_spread(rounds, metric):
+        draw_it = partial(draw_metric, rounds=rounds, metric=metric, tests=tests)
+        panels.append((metric.replace("_", " "), draw_it))
+    for name, curves in (("loss", loss_curves(rounds)), ("ε spent", epsilon_curves(rounds))):
+        if curves:
+            panels.append((name, partial(draw_curves, curves=curves)))
     if not panels:
         return
-    figure = Figure(figsize=(4.5 * len(panels), 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = drawing.new_figure(4.5 * len(panels), 3.6, title)
     drawn = figure.subplots(1, len(panels), squeeze=False)[0]
-    for draw, axes in zip(panels, drawn, strict=True):
+    for (name, draw), axes in zip(panels, drawn, strict=True):
         draw(axes)
-        axes.set_xlabel("round")
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    figure.suptitle(title, fontsize=11)
-    figure.savefig(path, dpi=140)
+        axes.set_ylabel(name)
+        drawing.round_axis(axes)
+        drawing.tidy(axes, "both")
+        drawing.small_legend(axes)
+    drawing.save_png(figure, path)
 
 
-def _metric_panel(
-    axes: Any, rounds: list[dict[str, Any]], final: list[dict[str, Any]], metric: str
-) -> None:
-    points = [(r["round"], r["val"][metric]) for r in rounds if metric in r.get("val", {})]
-    axes.plot(*zip(*points, strict=True), color=BLUE, label="validation") if points else None
-    spread = [
-        (r["round"], sorted(m[metric] for m in r["clients"].values() if metric in m))
-        for r in rounds
-        if r.get("clients")
-    ]
-    for number, (at, values) in enumerate([pair for pair in spread if pair[1]]):
-        label = "clients, worst to best" if number == 0 else None
-        axes.plot([at, at], [values[0], values[-1]], color=GREY, lw=3, alpha=0.35, label=label)
-    for row in final:
-        if metric in row["test"]:
-            axes.axhline(
-                row["test"][metric],
-                color=ORANGE,
-                ls="--",
-                lw=1.2,
-                label=f"test, model of round {row['selected_round']}: {row['test'][metric]:.3f}",
-            )
-    axes.set_ylabel(metric.replace("_", " "))
-    if axes.lines:
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
+def draw_metric(axes: Any, rounds: Rows, metric: str, tests: Mapping[str, float]) -> None:
+    """The validation metric, what clients have of it, and a line for each test result."""
+    for index, (at, low, high) in enumerate(client_spread(rounds, metric)):
+        label = "clients, worst to best" if index == 0 else None
+        axes.plot([at, at], [low, high], color=drawing.MUTED, lw=4, alpha=0.4, label=label)
+    draw_curves(axes, {"validation": (drawing.BLUE, by_round(rounds, "val", metric))})
+    for label, value in tests.items():
+        axes.axhline(value, color=drawing.PURPLE, ls="--", lw=1.3, label=label)
 
 
-Curve = tuple[str, str, list[tuple[int, float]]]
-
-
-def _losses(rounds: list[dict[str, Any]]) -> list[Curve]:
-    """(label, colour, points) of the losses that there are."""
-    return _known(
-        ("training, at the clients", GREEN, [(r["round"], r.get("train_loss")) for r in rounds]),
-        ("validation", BLUE, [(r["round"], r.get("val", {}).get("loss")) for r in rounds]),
-    )
-
-
-def _spent(rounds: list[dict[str, Any]]) -> list[Curve]:
-    """The same of what each level has spent."""
-    return _known(
-        *(
-            (label, colour, [(r["round"], r.get("epsilon", {}).get(level)) for r in rounds])
-            for level, label, colour in (
-                ("sample", "one record", ORANGE),
-                ("user", "one client", GREEN),
-            )
-        )
-    )
-
-
-def _known(*curves: tuple[str, str, list[tuple[int, float | None]]]) -> list[Curve]:
+def client_spread(rounds: Rows, metric: str) -> list[tuple[int, float, float]]:
+    """(round, smallest, largest) of a metric over the clients that published it."""
     found = []
-    for label, colour, points in curves:
-        known = [(at, value) for at, value in points if value is not None]
-        if known:
-            found.append((label, colour, known))
+    for row in rounds:
+        clients = row.get("clients")
+        held = clients.values() if isinstance(clients, Mapping) else ()
+        values = [v for own in held if (v := numbers(own).get(metric)) is not None]
+        if values:
+            found.append((row["round"], min(values), max(values)))
     return found
 
 
-def _curves(axes: Any, curves: list[Curve], what: str) -> None:
-    for label, colour, points in curves:
-        axes.plot(*zip(*points, strict=True), color=colour, label=label)
-    axes.set_ylabel(what)
-    axes.legend(frameon=False, fontsize=8)
+def loss_curves(rounds: Rows, *, validation: bool = True) -> Curves:
+    """Label, colour and points of the losses that there are."""
+    curves = {"training, at the clients": (drawing.GREEN, by_round(rounds, "train_loss"))}
+    if validation:
+        curves["validation"] = (drawing.BLUE, by_round(rounds, "val", "loss"))
+    return {label: curve for label, curve in curves.items() if curve[1]}
+
+
+def epsilon_curves(rounds: Rows) -> Curves:
+    """The same of what each level has spent."""
+    curves = {
+        ONE_UNIT[level]: (colour, by_round(rounds, "epsilon", level))
+        for level, colour in drawing.LEVEL_COLOURS.items()
+    }
+    return {label: curve for label, curve in curves.items() if curve[1]}
+
+
+def draw_curves(axes: Any, curves: Curves) -> None:
+    """Every curve that has points."""
+    for label, (colour, points) in curves.items():
+        if points:
+            drawing.curve(axes, points, colour, label)

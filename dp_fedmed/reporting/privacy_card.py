@@ -48,16 +48,21 @@ def card_of(facts: RunFacts) -> str:
 
 def markdown_template(name: str) -> Any:
     """A template whose values cannot break out of a Markdown cell."""
+    # Markdown is not HTML: every value goes through `markdown_safe` instead.
+    settings = {"keep_trailing_newline": True, "finalize": markdown_safe}
+    return template(name, autoescape=False, **settings)
+
+
+def template(name: str, **settings: Any) -> Any:
+    """A template by its file name; a value that is missing is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=False,  # Markdown; every value goes through `md`
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=markdown_safe,
+        **settings,
     )
     return environment.get_template(name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dp_fedmed.reporting.run_facts import RunFacts, number
+from dp_fedmed.reporting.run_facts import RunFacts, is_bound, number
 from dp_fedmed.reporting.words import (
     OBSERVERS,
     epsilon_of,
@@ -43,7 +43,7 @@ class Promise:
 
 
 def observer_rows(facts: RunFacts) -> list[dict[str, Any]]:
-    """One row an observer: its name, and a `Promise` for each unit that has a guarantee."""
+    """One row per observer: its name, and a `Promise` for each unit that has a guarantee."""
     rows = []
     held = facts.report.get("observers")
     for row in held if isinstance(held, list) else []:
@@ -58,10 +58,7 @@ def observer_rows(facts: RunFacts) -> list[dict[str, Any]]:
 def _promise(facts: RunFacts, observer: str, bound: Any) -> Promise:
     if not facts.is_private:
         return Promise(reason="no promise: the noise seed is public")
-    sound = isinstance(bound, dict) and all(
-        (value := number(bound.get(key))) is not None and value >= 0 for key in ("epsilon", "delta")
-    )
-    if sound and bound["delta"] < 1:
+    if is_bound(bound):
         return Promise(epsilon_of(bound), odds_of(bound))
     if observer == "server":
         return Promise(reason="no promise: the server sees it before noise is added")
@@ -84,7 +81,7 @@ def result_sentence(facts: RunFacts) -> str:
 
 
 def promise_sentence(facts: RunFacts) -> str:
-    """What the model tells of one unit at most."""
+    """What is guaranteed against whoever receives the model."""
     if facts.style == "none":
         return "no differential privacy"
     if not facts.guarantees:
@@ -200,7 +197,7 @@ def group_promise(facts: RunFacts) -> tuple[str, str] | None:
     if not isinstance(group, dict) or not facts.is_private:
         return None
     unit = str(group.get("unit_in_words", "one patient"))
-    if number(group.get("epsilon")) is None or number(group.get("delta")) is None:
+    if not is_bound(group):
         return unit, NO_PROMISE
     return unit, Promise(epsilon_of(group), odds_of(group)).sentence
 

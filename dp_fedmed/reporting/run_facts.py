@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,11 +121,6 @@ class RunFacts:
             found if found is not None else self.setting(f"privacy.{level}.target_epsilon")
         )
 
-    def epsilons(self, level: str) -> list[tuple[int, float]]:
-        """(round, ε) of a level, as published."""
-        pairs = ((r["round"], numbers(r.get("epsilon")).get(level)) for r in self.rounds)
-        return [(at, spent) for at, spent in pairs if spent is not None]
-
 
 def is_run(path: Path) -> bool:
     """Whether a folder looks like a run directory."""
@@ -140,7 +135,7 @@ def read_run(path: Path, *, ledger: bool = True) -> RunFacts:
         ledger: whether to check its ledger, which takes a moment for long runs.
     """
     facts = RunFacts(path=path, name=path.resolve().name)
-    facts.config = _config(path, facts.problems)
+    facts.config = read_yaml(path / "config.yaml", facts.problems)
     _read_metrics(facts)
     report = _json(path / "privacy_report.json", facts.problems, needed=True) or {}
     if (number(report.get("schema", 1)) or 0) > REPORT_SCHEMA:
@@ -187,6 +182,32 @@ def numbers(values: Any) -> dict[str, float]:
     return {key: value for key, value in found.items() if value is not None}
 
 
+def is_bound(held: Any) -> bool:
+    """Whether a value is a mapping with an ε and a δ that can be.
+
+    >>> is_bound({"epsilon": 1.0, "delta": 1e-5}), is_bound({"epsilon": 1.0}), is_bound(None)
+    (True, False, False)
+    """
+    values = numbers(held)
+    return values.get("epsilon", -1.0) >= 0 and 0 <= values.get("delta", -1.0) < 1
+
+
+def by_round(rounds: Iterable[Mapping[str, Any]], *keys: str) -> list[tuple[int, float]]:
+    """(round, value) of the rounds that have a finite number at these nested keys.
+
+    >>> by_round([{"round": 1, "val": {"loss": 0.5}}, {"round": 2}], "val", "loss")
+    [(1, 0.5)]
+    """
+    found = []
+    for row in rounds:
+        value: Any = row
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if (known := number(value)) is not None:
+            found.append((row["round"], known))
+    return found
+
+
 def read_json_lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:
     """The objects of a JSONL file; lines that are none are counted in one sentence."""
     try:
@@ -227,10 +248,6 @@ def read_yaml(path: Path, problems: list[str]) -> dict[str, Any]:
     return held
 
 
-def _config(path: Path, problems: list[str]) -> dict[str, Any]:
-    return read_yaml(path / "config.yaml", problems)
-
-
 def _json(path: Path, problems: list[str], *, needed: bool = False) -> dict[str, Any] | None:
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
@@ -239,8 +256,7 @@ def _json(path: Path, problems: list[str], *, needed: bool = False) -> dict[str,
             problems.append(f"{path.name} is missing")
         return None
     except (OSError, ValueError, RecursionError):
-        problems.append(f"{path.name} cannot be read")
-        return None
+        held = None
     if not isinstance(held, dict):
         problems.append(f"{path.name} cannot be read")
         return None
@@ -262,9 +278,7 @@ def _guarantees(facts: RunFacts) -> dict[str, dict[str, Any]]:
     """By unit; one that lacks its numbers is no guarantee."""
     found = {}
     for row in _rows(facts.report.get("guarantees")):
-        epsilon, delta = number(row.get("epsilon")), number(row.get("delta"))
-        sound = epsilon is not None and epsilon >= 0 and delta is not None and 0 <= delta < 1
-        if row.get("unit") in LEVELS.values() and sound:
+        if row.get("unit") in LEVELS.values() and is_bound(row):
             found[str(row["unit"])] = row
         else:
             facts.problems.append("privacy_report.json: a guarantee lacks its unit, ε or δ")

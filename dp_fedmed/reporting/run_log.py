@@ -16,7 +16,7 @@ LOGGERS = ("dp_fedmed", "flwr")
 
 
 class _WithoutPaths(logging.Formatter):
-    """Log lines in which nobody's folders are told: a log is sent around."""
+    """Formatter that leaves folders out of log lines, since logs are passed on."""
 
     def __init__(self, run_dir: Path) -> None:
         super().__init__(FORMAT)
@@ -31,11 +31,11 @@ class _WithoutPaths(logging.Formatter):
 
 
 class _Printed(logging.StreamHandler[TextIO]):
-    """What `show_on_stdout` adds."""
+    """The handler that `show_on_stdout` adds."""
 
 
 class _LogFile(logging.FileHandler):
-    """A log that a full disk silences, rather than the run it is about."""
+    """Log file that ignores write errors: a full disk must not stop a run through its log."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):
@@ -53,7 +53,7 @@ def log_to(path: Path, run_dir: Path) -> Iterator[None]:
     Args:
         path: of the file, in `private/` where cohorts are secret: lines on who took part go to no
             other place.
-        run_dir: the run's, which lines do not tell.
+        run_dir: the run's, which is left out of lines.
     """
     handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(_WithoutPaths(run_dir))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dp_fedmed.reporting import promises
-from dp_fedmed.reporting.figures import Drawn
+from dp_fedmed.reporting.drawing import Drawn
 from dp_fedmed.reporting.page import banner, data_address, inlined, render_page, tile
 from dp_fedmed.reporting.privacy_card import markdown_template
-from dp_fedmed.reporting.run_facts import RunFacts, number, numbers
+from dp_fedmed.reporting.run_facts import RunFacts, is_bound, number, numbers
 from dp_fedmed.reporting.words import (
     LEVELS,
+    capitalized,
     epsilon_of,
     figure,
     metric_name,
@@ -127,7 +128,7 @@ def _head(facts: RunFacts) -> dict[str, Any]:
         "heading": heading(facts),
         "state": state if len(state) < 30 else "stopped early",
         "state_tone": tone,
-        "lead": _sentence(promises.result_sentence(facts)),
+        "lead": capitalized(promises.result_sentence(facts)),
         "tiles": tiles,
         "banners": _banners(facts),
     }
@@ -172,20 +173,18 @@ def _guarantee(facts: RunFacts) -> dict[str, Any]:
         }
         for unit in facts.guarantees
     ]
-    total, together = facts.report.get("conservative_sum"), None
-    if len(units) > 1 and facts.is_private and isinstance(total, dict):
-        sound = number(total.get("epsilon")) is not None and number(total.get("delta")) is not None
-        together = epsilon_of(total) if sound else None
+    total = facts.report.get("conservative_sum")
+    summed = len(units) > 1 and facts.is_private and is_bound(total)
     return {
         "units": units,
         "observers": promises.observer_rows(facts),
         "group": promises.group_promise(facts),
         "asked": " or ".join(promises.UNITS[unit] for unit in facts.guarantees),
         "statement": str(facts.report.get("statement") or ""),
-        "sum": together,
+        "sum": epsilon_of(total) if summed and total is not None else None,
         "all_runs": _all_runs(facts),
         "outside": promises.not_covered(facts),
-        "trust": _sentence(str(facts.report.get("trust_boundary") or "")),
+        "trust": capitalized(str(facts.report.get("trust_boundary") or "")),
     }
 
 
@@ -195,11 +194,9 @@ def _all_runs(facts: RunFacts) -> dict[str, Any] | None:
     if not isinstance(held, dict):
         return None
     parts = [
-        f"{epsilon_of(bound)} for {promises.UNITS[unit]}"
+        f"{epsilon_of(held[unit])} for {promises.UNITS[unit]}"
         for unit in promises.UNITS
-        if isinstance(bound := held.get(unit), dict)
-        and number(bound.get("epsilon")) is not None
-        and number(bound.get("delta")) is not None
+        if is_bound(held.get(unit))
     ]
     unbounded = held.get("unbounded")
     if isinstance(unbounded, dict) and number(unbounded.get("client")) is not None:
@@ -344,27 +341,25 @@ def _record(facts: RunFacts) -> dict[str, Any]:
     }
 
 
+CLIENT_COLUMNS: dict[str, Callable[[float], str]] = {
+    "records": lambda value: figure(int(value)),
+    "noise_multiplier": lambda value: f"{value:.4g}",
+    "sample_rate": lambda value: f"{value:.3g}",
+    "rounds": lambda value: figure(int(value)),
+    "steps": lambda value: figure(int(value)),
+    "epsilon": rounded_up,
+}
+
+
 def _client_table(facts: RunFacts) -> dict[str, Any]:
     held = facts.guarantees.get("record", {})
     clients = held.get("clients")
     rows = []
     for name, own in clients.items() if isinstance(clients, dict) else ():
         values = numbers(own)
-        cells = [figure(int(values["records"])) if "records" in values else "–"]
-        cells += [f"{values[key]:.4g}" if key in values else "–" for key in ("noise_multiplier",)]
-        cells += [f"{values[key]:.3g}" if key in values else "–" for key in ("sample_rate",)]
-        cells += [figure(int(values[key])) if key in values else "–" for key in ("rounds", "steps")]
-        cells.append(rounded_up(values["epsilon"]) if "epsilon" in values else "–")
+        cells = [shown(values[k]) if k in values else "–" for k, shown in CLIENT_COLUMNS.items()]
         has_left = isinstance(own, dict) and own.get("left")
         rows.append({"name": f"{name} (left)" if has_left else str(name), "cells": cells})
-    shown = held.get("rounds_shown") == "planned worst case"
-    note = (
-        "Rounds and steps are the planned worst case: who took part when is secret."
-        if shown
-        else ""
-    )
-    return {"client_rows": rows, "client_note": note}
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] if text else text
+    note = "Rounds and steps are the planned worst case: who took part when is secret."
+    is_planned = held.get("rounds_shown") == "planned worst case"
+    return {"client_rows": rows, "client_note": note if is_planned else ""}

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_fedmed.reporting.partition import COLOURS
+from dp_fedmed.reporting.drawing import GREEN, ORANGE, PURPLE, SERIES, as_rgb
 from dp_fedmed.reporting.picture_sheet import as_picture, draw_sheet
 
-AGREED, MISSED, EXTRA = (0.27, 0.67, 0.60), (0.84, 0.37, 0.0), (0.67, 0.27, 0.60)
+AGREED, MISSED, EXTRA = GREEN, ORANGE, PURPLE
 
 
 def segmentation_sheet(
@@ -39,20 +39,18 @@ def difference(truth: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.float
     A structure that the model takes for another one is missed.
     """
     shown = np.zeros((*truth.shape, 3))
-    shown[(truth == predicted) & (truth > 0)] = AGREED
-    shown[(truth != predicted) & (truth > 0)] = MISSED
-    shown[(truth == 0) & (predicted > 0)] = EXTRA
+    shown[(truth == predicted) & (truth > 0)] = as_rgb(AGREED)
+    shown[(truth != predicted) & (truth > 0)] = as_rgb(MISSED)
+    shown[(truth == 0) & (predicted > 0)] = as_rgb(EXTRA)
     return shown
 
 
 def _in_colours(mask: NDArray[Any]) -> NDArray[np.float64]:
     """Black background, white for a single structure, else a colour for each."""
-    from matplotlib.colors import to_rgb
-
     shown = np.zeros((*mask.shape, 3))
     classes = np.unique(mask[mask > 0])
+    single = classes.max(initial=0) <= 1
     for number in classes:
-        single = classes.max(initial=0) <= 1
-        colour = (1.0, 1.0, 1.0) if single else to_rgb(COLOURS[int(number) % len(COLOURS)])
+        colour = (1.0, 1.0, 1.0) if single else as_rgb(SERIES[int(number) % len(SERIES)])
         shown[mask == number] = colour
     return shown

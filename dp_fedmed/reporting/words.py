@@ -12,6 +12,7 @@ from dp_fedmed.privacy import guess_probability
 from dp_fedmed.privacy.accounting.odds import percent_up
 
 LEVELS = {"sample": "record", "user": "client"}
+ONE_UNIT = {level: f"one {unit}" for level, unit in LEVELS.items()}
 OBSERVERS = {"server": "The server", "model recipients": "Whoever receives the model"}
 _URL_OR_PATH = re.compile(
     r"(?P<url>\b[A-Za-z][\w+.-]*://\S+)|(?<![\w.…~/\\])(?:~|[A-Za-z]:)?(?:[/\\][^\s/\\'\",;]+){2,}"
@@ -35,7 +36,7 @@ def rounded_up(value: float, digits: int = 3) -> str:
 
 
 def small(value: float) -> str:
-    """A δ.
+    """A number in short notation, for a δ.
 
     >>> small(1e-05), small(0.00123)
     ('1e-5', '0.00123')
@@ -79,7 +80,25 @@ def epsilon_of(bound: Mapping[str, Any]) -> str:
 
 def odds_of(bound: Mapping[str, Any]) -> str:
     """How often an attacker can be right."""
-    return percent_up(guess_probability(epsilon=bound["epsilon"], delta=bound["delta"]))
+    return odds(bound["epsilon"], bound["delta"])
+
+
+def odds(epsilon: float, delta: float) -> str:
+    """How sure an attacker with even odds can become.
+
+    >>> odds(1.0, 1e-5)
+    '73.2 %'
+    """
+    return percent_up(guess_probability(epsilon=epsilon, delta=delta))
+
+
+def capitalized(text: str) -> str:
+    """With a capital letter at its beginning; the rest as it is.
+
+    >>> capitalized("test AUROC")
+    'Test AUROC'
+    """
+    return text[:1].upper() + text[1:]
 
 
 def direction(metric: str) -> str:
@@ -92,7 +111,7 @@ def direction(metric: str) -> str:
 
 
 def metric_name(name: str) -> str:
-    """As it reads.
+    """A metric's name in a text.
 
     >>> metric_name("balanced_accuracy"), metric_name("auroc"), metric_name("dice")
     ('balanced accuracy', 'AUROC', 'Dice')
@@ -103,7 +122,7 @@ def metric_name(name: str) -> str:
 
 
 def without_paths(text: str) -> str:
-    """A text with the folders of absolute paths left out: whose machine it was is nobody's affair.
+    """A text with absolute paths cut to their last part, so that it names nobody's machine.
 
     >>> without_paths("/home/ann/runs/first cannot be written; see https://flower.ai/docs/a")
     '…/first cannot be written; see https://flower.ai/docs/a'

@@ -6,7 +6,19 @@ Called, this module is the front door's `dp_fedmed.run([...overrides])`, which h
 import importlib
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from dp_fedmed.lazy import lazily
+
+if TYPE_CHECKING:
+    from dp_fedmed.run.observer import Observer as Observer
+    from dp_fedmed.run.results import RunResult as RunResult
+    from dp_fedmed.run.server_run import ServerRun as ServerRun
+
+__getattr__, __dir__, __all__ = lazily(
+    __name__,
+    {"observer": ("Observer",), "results": ("RunResult",), "server_run": ("ServerRun",)},
+)
 
 
 class _Room(ModuleType):

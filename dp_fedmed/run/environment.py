@@ -21,7 +21,7 @@ def versions() -> dict[str, str]:
     >>> versions()["python"].startswith("3.")
     True
     """
-    from dp_fedmed import __version__
+    from dp_fedmed.version import __version__
 
     found = {"dp_fedmed": __version__, "python": platform.python_version()}
     for name in PACKAGES:

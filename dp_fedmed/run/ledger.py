@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any, Self
 
 from dp_fedmed.errors import ConfigError, LedgerError
+from dp_fedmed.federation import Limits, PrivacyGuard, PrivacyPlan
 from dp_fedmed.federation.arrays import State
-from dp_fedmed.federation.budget import Limits
-from dp_fedmed.federation.plan import PrivacyPlan
-from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.privacy.accounting.history import Method
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.mechanisms.base import ServerMechanism
-from dp_fedmed.privacy.streams.keys import LEDGER_KEY_FILE, SECRET_FOLDER, MacKey, key_file
-from dp_fedmed.privacy.streams.noise import NoiseKey
-from dp_fedmed.privacy.streams.rounds import RoundStreams, round_digest
+from dp_fedmed.privacy.streams import (
+    LEDGER_KEY_FILE,
+    SECRET_FOLDER,
+    MacKey,
+    NoiseKey,
+    RoundStreams,
+    key_file,
+    round_digest,
+)
 from dp_fedmed.run.durable import RunLock
 from dp_fedmed.run.journal import Journal
 from dp_fedmed.run.spent import LEDGER_FILE, OPEN, RELEASES

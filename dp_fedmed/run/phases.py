@@ -11,17 +11,12 @@ from dp_fedmed.config import Config, GradMode, Weighting
 from dp_fedmed.config.arithmetic import computed_from
 from dp_fedmed.data import DataSet
 from dp_fedmed.errors import ConfigError
+from dp_fedmed.federation import Limits, PrivacyGuard, PrivacyPlan, RoundSettings, Sampler, Spent
 from dp_fedmed.federation.arrays import State
-from dp_fedmed.federation.budget import Limits
-from dp_fedmed.federation.plan import PrivacyPlan, Spent
-from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.federation.rounds import RoundSettings
-from dp_fedmed.federation.sampling import Sampler
-from dp_fedmed.learning import Learner
-from dp_fedmed.learning.server_step import ServerStep
-from dp_fedmed.planning.plan import make_plan
-from dp_fedmed.privacy.mechanisms.base import ServerMechanism
-from dp_fedmed.privacy.streams.rounds import RoundStreams, round_digest
+from dp_fedmed.learning import Learner, ServerStep
+from dp_fedmed.planning import make_plan
+from dp_fedmed.privacy.mechanisms import ServerMechanism
+from dp_fedmed.privacy.streams import RoundStreams, round_digest
 from dp_fedmed.run.store import RunStore
 
 logger = logging.getLogger(__name__)

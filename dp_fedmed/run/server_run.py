@@ -16,8 +16,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from dp_fedmed.config import Config, PrivacyStyle, better
-from dp_fedmed.data import load_data
-from dp_fedmed.data.registry import refuse_other_kind
+from dp_fedmed.data import load_data, refuse_other_kind
 from dp_fedmed.errors import (
     ArrayError,
     BudgetSpent,
@@ -26,14 +25,17 @@ from dp_fedmed.errors import (
     Interrupted,
     TooFewClients,
 )
+from dp_fedmed.federation import (
+    DPStrategy,
+    Node,
+    PrivacyGuard,
+    RoundOrder,
+    RoundRecord,
+    StopRequest,
+    check_ready,
+)
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.messages import RoundOrder
-from dp_fedmed.federation.nodes import Node, check_ready
-from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.federation.rounds import RoundRecord
-from dp_fedmed.federation.stopping import StopRequest
-from dp_fedmed.federation.strategy import DPStrategy
-from dp_fedmed.privacy.mechanisms.base import ServerMechanism
+from dp_fedmed.privacy.mechanisms import ServerMechanism
 from dp_fedmed.run.checkpoint import Checkpoint
 from dp_fedmed.run.directory import REPORT_FILE
 from dp_fedmed.run.environment import ENVIRONMENT_FILE, environment_after

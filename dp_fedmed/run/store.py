@@ -11,17 +11,17 @@ from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.crash_points import crash_point
 from dp_fedmed.data import DataSet
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.federation.plan import PrivacyPlan
+from dp_fedmed.federation import PrivacyPlan
 from dp_fedmed.privacy.ledger import Ledger
-from dp_fedmed.privacy.streams.keys import (
+from dp_fedmed.privacy.streams import (
     LEDGER_KEY_FILE,
     NOISE_KEYS,
     SECRET_FOLDER,
-    TEMPORARY,
     MacKey,
+    NoiseKey,
     key_file,
 )
-from dp_fedmed.privacy.streams.noise import NoiseKey
+from dp_fedmed.privacy.streams.keys import TEMPORARY
 from dp_fedmed.run.checkpoint import Checkpoint, CheckpointStore
 from dp_fedmed.run.data_ledger import DataLedger
 from dp_fedmed.run.directory import CONFIG_FILE, PARTITION_FILE, RunDirectory

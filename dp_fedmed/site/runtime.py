@@ -13,17 +13,23 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from dp_fedmed.config import Config, TaskKind, Topology
 from dp_fedmed.config.arithmetic import computed_from
 from dp_fedmed.crash_points import crash_point
-from dp_fedmed.data import DataSet, Records, in_proportion, load_data, training_parts
-from dp_fedmed.data.clients import client_indices, deployed_records
-from dp_fedmed.data.registry import refuse_other_kind
+from dp_fedmed.data import (
+    DataSet,
+    Records,
+    client_indices,
+    deployed_records,
+    in_proportion,
+    load_data,
+    refuse_other_kind,
+    training_parts,
+)
 from dp_fedmed.errors import BudgetRefused, ConfigError, SiteRefused
+from dp_fedmed.federation import RecordAnswer, RecordOrder, RoundOrder, client_name
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.messages import RecordAnswer, RecordOrder, RoundOrder
-from dp_fedmed.federation.nodes import client_name
 from dp_fedmed.learning import LocalRound, LocalWork
-from dp_fedmed.planning.plan import default_delta
-from dp_fedmed.privacy.mechanisms.base import RecordMechanism
-from dp_fedmed.privacy.streams.rounds import RoundStreams, round_digest
+from dp_fedmed.planning import default_delta
+from dp_fedmed.privacy.mechanisms import RecordMechanism
+from dp_fedmed.privacy.streams import RoundStreams, round_digest
 from dp_fedmed.site.keys import client_folder, client_key, client_ledger_key
 from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
 from dp_fedmed.site.records import refuse_unfit

@@ -1,8 +1,7 @@
-"""A sweep's folder: `sweep.yaml`, `results.jsonl`, `results.csv`, and a run directory a job."""
+"""A sweep's folder: `sweep.yaml`, `results.jsonl`, `results.csv`, and a run directory per job."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -11,22 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dp_fedmed import __version__
 from dp_fedmed.errors import ConfigError
+from dp_fedmed.reporting.run_facts import read_json_lines
 from dp_fedmed.run.directory import CONFIG_FILE, refuse_foreign
 from dp_fedmed.run.durable import RunLock, write_file
 from dp_fedmed.run.spent import LEDGER_FILE, RELEASES
-from dp_fedmed.sweeps.results import (
-    FAILED,
-    Row,
-    is_finished,
-    result_row,
-    to_csv,
-    to_jsonl,
-)
+from dp_fedmed.sweeps import results
+from dp_fedmed.sweeps.results import CSV_FILE, JSONL_FILE, SWEEP_FILE, Row
+from dp_fedmed.version import __version__
 
 SCHEMA = 1
-SWEEP_FILE, JSONL_FILE, CSV_FILE = "sweep.yaml", "results.jsonl", "results.csv"
 #: Words that say how and where a sweep computes, not what.
 ELSEWHERE = ("-m", "--multirun", "run_dir=", "engine.", "hydra.launcher.")
 
@@ -158,8 +151,8 @@ class SweepDirectory:
         )
         if _essential(stored["command"]) != _essential(command) or not known:
             raise ConfigError(
-                f"run_dir={self.path} holds another sweep ({shlex.join(stored['command'])}): go on "
-                f"with it by dp-fedmed resume {self.path}, or give this one another run_dir"
+                f"run_dir={self.path} holds another sweep ({shlex.join(stored['command'])}): "
+                f"resume it with dp-fedmed resume {self.path}, or give this one another run_dir"
             )
         self.rows = {row["job"]: row for row in read_results(self.path)}
 
@@ -185,11 +178,11 @@ class SweepDirectory:
         """
         left = []
         for job in jobs:
-            if not is_finished(self.run_dir(job.number)):
+            if not results.is_finished(self.run_dir(job.number)):
                 self.rows.pop(job.number, None)
                 left.append(job)
-            elif self.rows.get(job.number, {}).get("status", FAILED) == FAILED:
-                self.rows[job.number] = result_row(
+            elif self.rows.get(job.number, {}).get("status", results.FAILED) == results.FAILED:
+                self.rows[job.number] = results.result_row(
                     job.number, self.run_dir(job.number), job.overrides
                 )
         self.write_results()
@@ -199,20 +192,20 @@ class SweepDirectory:
         """Take in a job that has ended: at once in `results.jsonl`, and in the table."""
         self.rows[row["job"]] = row
         with open(self.path / JSONL_FILE, "ab", buffering=0) as file:
-            file.write(to_jsonl([row]).encode())
-        write_file(self.path / CSV_FILE, to_csv(self._in_order()).encode(), durable=False)
+            file.write(results.to_jsonl([row]).encode())
+        write_file(self.path / CSV_FILE, results.to_csv(self._in_order()).encode(), durable=False)
 
     def write_results(self) -> None:
         """Both files in job order, each whole or not at all."""
-        write_file(self.path / JSONL_FILE, to_jsonl(self._in_order()).encode())
-        write_file(self.path / CSV_FILE, to_csv(self._in_order()).encode())
+        write_file(self.path / JSONL_FILE, results.to_jsonl(self._in_order()).encode())
+        write_file(self.path / CSV_FILE, results.to_csv(self._in_order()).encode())
 
     def _in_order(self) -> list[Row]:
         return [self.rows[job] for job in sorted(self.rows)]
 
 
 def has_begun(run_dir: Path) -> bool:
-    """Whether a run has begun in a directory, so that it can only be gone on with.
+    """Whether a run has begun in a directory, so that it can only be resumed.
 
     One that was killed before the first line of its ledger has spent nothing and left nothing.
     """
@@ -261,17 +254,8 @@ def read_sweep(path: Path) -> dict[str, Any]:
 
 def read_results(path: Path) -> list[Row]:
     """Every job's last row, in job order; a line that was cut off is left out."""
-    try:
-        text = (path / JSONL_FILE).read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return []
-    rows: dict[int, Row] = {}
-    for line in text.splitlines():
-        try:
-            row = json.loads(line)
-            rows[int(row["job"])] = row
-        except (ValueError, KeyError, TypeError):
-            continue
+    read = read_json_lines(path / JSONL_FILE, [])
+    rows = {row["job"]: row for row in read if isinstance(row.get("job"), int)}
     return [rows[job] for job in sorted(rows)]
 
 

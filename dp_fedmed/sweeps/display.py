@@ -1,4 +1,4 @@
-"""What a sweep shows: a bar and a line a running job on a terminal, plain lines elsewhere."""
+"""What a sweep shows: a bar and a line per running job on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from rich.progress import (
 from rich.table import Table
 
 from dp_fedmed.config import better
+from dp_fedmed.reporting.console import say
 from dp_fedmed.reporting.words import rounded_up
 from dp_fedmed.sweeps.directory import SweepJob
-from dp_fedmed.sweeps.facts import SweepFacts, costs, facts_of
-from dp_fedmed.sweeps.results import COMPLETED
+from dp_fedmed.sweeps.facts import SweepFacts, facts_of
+from dp_fedmed.sweeps.results import COMPLETED, CSV_FILE
+from dp_fedmed.sweeps.summary import TaskSummary, summarize
 from dp_fedmed.sweeps.words import NOT_PRIVATE, TUNING, spending
 
 
@@ -67,7 +69,7 @@ class SweepDisplay:
         )
 
     def loading(self) -> AbstractContextManager[object]:
-        """While the libraries are loaded."""
+        """Shown while the libraries are loaded."""
         done = f"; {self.done} are done" if self.done else ""
         self._print(f"{self.total} jobs{done}: {self.path}")
         return self.console.status("loading PyTorch and Flower")
@@ -90,17 +92,17 @@ class SweepDisplay:
         )
         self._progress.refresh()
 
-    def progress(self, job: SweepJob, told: Mapping[str, Any]) -> None:
-        """A job is so far."""
+    def progress(self, job: SweepJob, message: Mapping[str, Any]) -> None:
+        """A job has made progress."""
         line = self._lines[job.number]
-        if "rounds" in told:
-            self._progress.update(line, total=told["rounds"])
-        if "round" in told:
+        if "rounds" in message:
+            self._progress.update(line, total=message["rounds"])
+        if "round" in message:
             status = str(job)
-            if told["value"] is not None:
-                status += f"  val {told['value']:.3f}"
-            status += "".join(f" ε_{level} {e:.2f}" for level, e in told["epsilon"].items())
-            self._progress.update(line, completed=told["round"], status=escape(status))
+            if message["value"] is not None:
+                status += f"  val {message['value']:.3f}"
+            status += "".join(f" ε_{level} {e:.2f}" for level, e in message["epsilon"].items())
+            self._progress.update(line, completed=message["round"], status=escape(status))
         self._progress.refresh()
 
     def seconds_of(self, job: SweepJob) -> float:
@@ -122,51 +124,47 @@ class SweepDisplay:
         self._print("Stopping after the rounds that are being computed; Ctrl-C again ends at once")
 
     def interrupted(self) -> None:
-        """How to go on."""
+        """How to resume."""
         done = f"{self.done} of {self.total} jobs are done"
-        self._print(f"{done}. Go on with: dp-fedmed resume {shlex.quote(str(self.path))}")
+        self._print(f"{done}. Resume with: dp-fedmed resume {shlex.quote(str(self.path))}")
 
     def summary(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Tables, what was spent, what failed, and where everything is."""
         facts = facts_of(self.path, rows)
-        for task in facts.tasks:
+        for task in summarize(facts).tasks:
             self._print_settings(facts, task)
-            self._print_costs(facts, task)
+            self._print_costs(task)
         for line in spending_lines(facts):
             self._print(line)
-        for row in rows:
-            if row["status"] != COMPLETED:
-                self._print(f"job {row['job']:03d} {row['status']}: {row['message']}", "red")
-        if any(row["status"] != COMPLETED for row in rows):
-            self._print(f"Try them again: dp-fedmed resume {shlex.quote(str(self.path))}")
-        self._print(f"Results: {self.path / 'results.csv'}")
-        if any(row["status"] == COMPLETED for row in rows):
-            self._print(f"A page of them: dp-fedmed report {shlex.quote(str(self.path))}")
+        incomplete = [row for row in rows if row["status"] != COMPLETED]
+        for row in incomplete:
+            self._print(f"job {row['job']:03d} {row['status']}: {row['message']}", "red")
+        place = shlex.quote(str(self.path))
+        if incomplete:
+            self._print(f"Try them again: dp-fedmed resume {place}")
+        self._print(f"Results: {self.path / CSV_FILE}")
+        if len(incomplete) < len(rows):
+            self._print(f"A page of them: dp-fedmed report {place}")
 
-    def _print_settings(self, facts: SweepFacts, task: str) -> None:
-        settings, levels = facts.settings(task), facts.levels(task)
-        keys = [key for job in facts.done for key in job.overrides if key != "seed"]
-        table = Table(*dict.fromkeys(keys), title=f"{task}, mean ± sd over seeds")
-        table.title_style = "bold"
-        metric = settings[0].first.metric
-        for name in ("runs", f"test {metric}", *(f"ε_{level}" for level in levels)):
+    def _print_settings(self, facts: SweepFacts, task: TaskSummary) -> None:
+        keys = dict.fromkeys(key for job in facts.done for key in job.overrides if key != "seed")
+        table = Table(*keys, title=f"{task.task}, mean ± sd over seeds", title_style="bold")
+        for name in ("runs", f"test {task.metric}", *(f"ε_{level}" for level in task.levels)):
             table.add_column(name, justify="right")
-        for setting in settings:
-            spent = [setting.epsilon(level) if setting.is_private else None for level in levels]
+        for setting in task.settings:
             table.add_row(
-                *(setting.first.overrides.get(key, "") for key in dict.fromkeys(keys)),
+                *(setting.first.overrides.get(key, "") for key in keys),
                 str(setting.test.count),
                 str(setting.test),
-                *("–" if epsilon is None else rounded_up(epsilon) for epsilon in spent),
+                *(setting.shown_epsilon(level) for level in task.levels),
             )
         self.console.print(table)
 
-    def _print_costs(self, facts: SweepFacts, task: str) -> None:
-        found = costs(facts.settings(task))
-        if found:
+    def _print_costs(self, task: TaskSummary) -> None:
+        if task.costs:
             table = Table("step", title="what it costs, by seed, mean ± sd", title_style="bold")
-            table.add_column(f"lost {found[0].before.first.metric}", justify="right")
-            for cost in found:
+            table.add_column(f"lost {task.metric}", justify="right")
+            for cost in task.costs:
                 table.add_row(cost.what, str(cost.lost))
             self.console.print(table)
 
@@ -175,11 +173,11 @@ class SweepDisplay:
         if not jobs:
             return ""
         top = max(jobs, key=lambda job: better(job.metric) * job.val[job.metric])
-        values = " ".join(f"{key}={value}" for key, value in top.overrides.items())
-        return escape(f"best val {top.metric} {top.val[top.metric]:.3f}: {values}")
+        best = f"best val {top.metric} {top.val[top.metric]:.3f}"
+        return escape(f"{best}: {top.shown_overrides}")
 
     def _print(self, text: str, style: str | None = None) -> None:
-        self.console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
+        say(self.console, text, style)
 
 
 def describe_row(row: Mapping[str, Any], values: str) -> str:
@@ -199,8 +197,9 @@ def describe_row(row: Mapping[str, Any], values: str) -> str:
 
 def spending_lines(facts: SweepFacts) -> list[str]:
     """What the runs of a sweep spend together, in words."""
-    lines = spending(facts)
-    if any(job.style != "none" and not job.is_private for job in facts.done):
+    summary = summarize(facts)
+    lines = spending(summary)
+    if summary.has_public_noise:
         lines.append(NOT_PRIVATE)
     if lines and len(facts.done) > 1:
         lines.append(f"{TUNING} data_ledger= keeps count of all runs on the same data.")

@@ -1,21 +1,20 @@
-"""What a sweep's directory says: its jobs, grouped by setting, and which setting is best."""
+"""What a sweep's directory says: the results of its jobs, and which of them are one setting."""
 
 from __future__ import annotations
 
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dp_fedmed.config import better
 from dp_fedmed.reporting.run_facts import number, numbers, read_json_lines, read_yaml
-from dp_fedmed.reporting.words import plain, rounded_up, shown_setting, without_paths
+from dp_fedmed.reporting.words import LEVELS, plain, rounded_up, shown_setting, without_paths
+from dp_fedmed.sweeps.results import COMPLETED, JSONL_FILE, STOPPED, SWEEP_FILE
 
-SWEEP_FILE, RESULTS_FILE = "sweep.yaml", "results.jsonl"
 _SPENDS = re.compile(r"privacy\.(sample|user)\.(target_epsilon|noise_multiplier)")
 SAID_ELSEWHERE = {"seed", "task", "privacy", "privacy.style", "federation.topology"}
 #: Settings that a style does not look at: jobs that differ in nothing else are one and the same.
@@ -28,7 +27,7 @@ _FOLDER = re.compile(r"\w[\w.-]*")
 
 
 @dataclass(frozen=True)
-class Job:
+class JobResult:
     """One finished job, as its line in `results.jsonl` says."""
 
     number: int
@@ -52,7 +51,7 @@ class Job:
     @property
     def broke(self) -> bool:
         """Whether it did not come to its end."""
-        return self.status not in ("completed", "stopped")
+        return self.status not in (COMPLETED, STOPPED)
 
     @property
     def failed(self) -> bool:
@@ -69,6 +68,26 @@ class Job:
         """The same but for how much may be spent: one curve of ε."""
         return (self.task, self.style, self.topology, *self._words(spends=False))
 
+    @property
+    def name(self) -> str:
+        """Its folder's name, or its number."""
+        return self.folder or f"{self.number:03d}"
+
+    @property
+    def reason(self) -> str:
+        """Why it has no result."""
+        return self.message or self.status
+
+    @property
+    def shown_overrides(self) -> str:
+        """Its swept values on one line."""
+        return " ".join(f"{key}={value}" for key, value in self.overrides.items())
+
+    @property
+    def where(self) -> str:
+        """Its topology in words."""
+        return self.topology.replace("_", " ")
+
     def in_words(self, setting: tuple[str, ...]) -> str:
         """A setting or a line of this job's, without the task.
 
@@ -76,15 +95,14 @@ class Job:
         """
         shown = [self.style]
         if self.topology != "federated":
-            shown.append(self.topology.replace("_", " "))
+            shown.append(self.where)
         for word in setting[3:]:
             key, value = word.split("=", 1)
             name = key.rsplit(".", 1)[-1].replace("_", " ")
             spends = _SPENDS.fullmatch(key)
             if spends:
-                unit = {"sample": "record ", "user": "client "}[spends[1]]
                 symbol = {"target_epsilon": "ε", "noise_multiplier": "σ"}[spends[2]]
-                name = f"{unit if self.style == 'hybrid' else ''}{symbol}"
+                name = f"{LEVELS[spends[1]]} {symbol}" if self.style == "hybrid" else symbol
             shown.append(f"{name} {value}")
         return ", ".join(shown)
 
@@ -103,11 +121,11 @@ class Job:
 class Setting:
     """Jobs that differ in their seed alone."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[JobResult, ...]
 
     @property
-    def first(self) -> Job:
-        """Any of them."""
+    def first(self) -> JobResult:
+        """The first job, which stands for all but their seeds."""
         return self.jobs[0]
 
     @property
@@ -119,6 +137,11 @@ class Setting:
         """The largest of its jobs, if each has one."""
         held = [job.epsilon.get(level) for job in self.jobs]
         return None if any(e is None for e in held) else max(e for e in held if e is not None)
+
+    def shown_epsilon(self, level: str) -> str:
+        """The same as a table has it: a dash where nothing is promised."""
+        epsilon = self.epsilon(level) if self.is_private else None
+        return "–" if epsilon is None else rounded_up(epsilon)
 
     @cached_property
     def test(self) -> Spread:
@@ -152,7 +175,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread:
-        """Of the values that there are.
+        """The spread of the values that are not missing.
 
         >>> str(Spread.of([0.9, 0.8, 0.85]))
         '0.850 ± 0.050'
@@ -178,16 +201,16 @@ class SweepFacts:
     planned: int | None = None
     created: str = ""
     version: str = ""
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[JobResult] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
-    def done(self) -> list[Job]:
+    def done(self) -> list[JobResult]:
         """Jobs with a result."""
         return [job for job in self.jobs if not job.failed]
 
     @property
-    def failures(self) -> list[Job]:
+    def failures(self) -> list[JobResult]:
         """Jobs without one."""
         return [job for job in self.jobs if job.failed]
 
@@ -198,36 +221,19 @@ class SweepFacts:
 
     def settings(self, task: str) -> list[Setting]:
         """A task's jobs by setting, one for each seed, in the order of the first."""
-        held: dict[tuple[str, ...], dict[str, Job]] = {}
+        held: dict[tuple[str, ...], dict[str, JobResult]] = {}
         for job in self.done:
             if job.task == task:
                 held.setdefault(job.setting, {}).setdefault(job.seed, job)
         return [Setting(tuple(jobs.values())) for jobs in held.values()]
 
-    def levels(self, task: str) -> list[str]:
-        """The levels for which a setting of this task has an ε."""
-        settings = [s for s in self.settings(task) if s.is_private]
-        return [lv for lv in ("sample", "user") if any(s.epsilon(lv) is not None for s in settings)]
+
+def has_results(path: Path) -> bool:
+    """Whether a folder looks like a sweep's, whole or in part."""
+    return any((path / name).is_file() for name in (SWEEP_FILE, JSONL_FILE))
 
 
-def spent_together(jobs: Iterable[Job], level: str) -> dict[str, float] | None:
-    """What publishing all of these runs on the same data costs one unit, by basic composition."""
-    held = [job for job in jobs if job.is_private and {level} <= job.epsilon.keys() & job.delta]
-    if len(held) < 2:
-        return None
-    return {
-        "epsilon": math.fsum(job.epsilon[level] for job in held),
-        "delta": math.fsum(job.delta[level] for job in held),
-        "runs": len(held),
-    }
-
-
-def is_sweep(path: Path) -> bool:
-    """Whether a folder looks like a sweep's."""
-    return any((path / name).is_file() for name in (SWEEP_FILE, RESULTS_FILE))
-
-
-def read_sweep(path: Path) -> SweepFacts:
+def read_facts(path: Path) -> SweepFacts:
     """Read a sweep's directory; what is missing or broken is in `problems`."""
     facts = SweepFacts(path=path, name=path.resolve().name)
     held = read_yaml(path / SWEEP_FILE, facts.problems)
@@ -243,36 +249,36 @@ def read_sweep(path: Path) -> SweepFacts:
         }
     facts.planned = planned if isinstance(planned, int) else None
     facts.created, facts.version = str(held.get("created", "")), str(held.get("version", ""))
-    _take_in(facts, read_json_lines(path / RESULTS_FILE, facts.problems))
+    _take_in(facts, read_json_lines(path / JSONL_FILE, facts.problems))
     return facts
 
 
 def facts_of(path: Path, rows: Iterable[Mapping[str, Any]]) -> SweepFacts:
-    """The same of rows that are at hand."""
+    """The facts of a sweep from rows in memory."""
     facts = SweepFacts(path=path, name=path.resolve().name)
     _take_in(facts, rows)
     return facts
 
 
 def _take_in(facts: SweepFacts, rows: Iterable[Mapping[str, Any]]) -> None:
-    latest: dict[int, Job] = {}  # a job that was done again counts once
+    latest: dict[int, JobResult] = {}  # a job that was done again counts once
     for row in rows:
         job = _job(row, facts.path)
         if job is None:
-            facts.problems.append(f"{RESULTS_FILE}: a line names no job")
+            facts.problems.append(f"{JSONL_FILE}: a line names no job")
         else:
             latest[job.number] = job
     facts.jobs = [latest[index] for index in sorted(latest)]
 
 
-def _job(row: Mapping[str, Any], path: Path) -> Job | None:
+def _job(row: Mapping[str, Any], path: Path) -> JobResult | None:
     index, folder = row.get("job"), str(row.get("run_dir", ""))
     if isinstance(index, bool) or not isinstance(index, int):
         return None
     inside = bool(_FOLDER.fullmatch(folder)) and (path / folder).is_dir()
     overrides = row.get("overrides")
     held = overrides.items() if isinstance(overrides, dict) else ()
-    return Job(
+    return JobResult(
         number=index,
         folder=folder if inside else "",
         overrides={str(key): plain(shown_setting(value)) for key, value in held},
@@ -291,87 +297,3 @@ def _job(row: Mapping[str, Any], path: Path) -> Job | None:
         delta={k: d for k, d in numbers(row.get("delta")).items() if 0 <= d < 1},
         is_private=row.get("noise_is_private") is True and row.get("style") != "none",
     )
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best setting among those that spend at most ε."""
-
-    epsilon: float
-    setting: Setting
-    by: str
-
-
-def best_by_epsilon(settings: Sequence[Setting], level: str) -> list[Best]:
-    """For each ε that a setting has, the best setting up to it, by mean validation metric.
-
-    Only where a setting has no validation metric (normal images have none) is it the test metric.
-    """
-    known = [(e, s) for s in settings if s.is_private and (e := s.epsilon(level)) is not None]
-    by_val = all(s.val is not None for _, s in known)
-    found: list[Best] = []
-    held: tuple[float, Setting] | None = None
-    for epsilon, setting in sorted(known, key=lambda pair: (pair[0], pair[1].label)):
-        judged = setting.val if by_val and setting.val is not None else setting.test
-        score = better(setting.first.metric) * judged.mean
-        if held is None or score > held[0]:
-            held = (score, setting)
-        best = Best(epsilon, held[1], "validation" if by_val else "test")
-        if found and found[-1].epsilon == epsilon:
-            found[-1] = best
-        else:
-            found.append(best)
-    return found
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a step from one setting to another costs in the test metric; negative is a gain."""
-
-    what: str
-    before: Setting
-    after: Setting
-
-    @cached_property
-    def lost(self) -> Spread:
-        """In units of the metric, positive where the step makes it worse; seed by seed."""
-        sign = better(self.before.first.metric)
-        held = [
-            {job.seed: job.test[job.metric] for job in s.jobs} for s in (self.before, self.after)
-        ]
-        return Spread.of(
-            sign * (held[0][seed] - held[1][seed]) for seed in held[0].keys() & held[1]
-        )
-
-
-def costs(settings: Sequence[Setting]) -> list[Cost]:
-    """What federating and what privacy cost, where there are baselines with the same seeds.
-
-    Compared are settings that differ in the topology, or in privacy, and in nothing else.
-    """
-
-    def place(setting: Setting, topology: str | None = None) -> tuple[str, ...]:
-        words = [word for word in setting.first.setting[3:] if not word.startswith("privacy.")]
-        return (topology or setting.first.topology, *words)
-
-    base = {place(s): s for s in reversed(settings) if s.first.style == "none"}
-    found = []
-    for setting in settings:
-        here = setting.first.topology
-        if setting.first.style == "none" and here == "federated":
-            for topology, what in (
-                ("centralized", "one pool of data"),
-                ("local_only", "every site alone"),
-            ):
-                other = base.get(place(setting, topology))
-                if other:
-                    found.append(Cost(f"federation instead of {what}", other, setting))
-        elif setting.is_private and (reference := base.get(place(setting))):
-            spent = [
-                f"ε = {rounded_up(e)} for one {unit}"
-                for level, unit in (("sample", "record"), ("user", "client"))
-                if (e := setting.epsilon(level)) is not None
-            ]
-            shown = "" if here == "federated" else f", {here.replace('_', ' ')}"
-            found.append(Cost(f"privacy at {' and '.join(spent)}{shown}", reference, setting))
-    return [cost for cost in found if cost.lost.count]

@@ -3,83 +3,76 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from dp_fedmed.reporting.figures import MUTED, SERIES, STYLE, Drawn, blank, legend_below
-from dp_fedmed.reporting.words import direction, metric_name
-from dp_fedmed.sweeps.facts import Setting, Spread, SweepFacts
-from dp_fedmed.sweeps.words import UNIT_OF
+from dp_fedmed.reporting import drawing
+from dp_fedmed.reporting.drawing import Drawn
+from dp_fedmed.reporting.words import ONE_UNIT, direction, metric_name
+from dp_fedmed.sweeps.facts import Setting, SweepFacts
+from dp_fedmed.sweeps.summary import TaskSummary, by_epsilon, summarize
 
 MOST_SETTINGS = 30
 BASELINE_STYLES = ("--", ":", "-.")
+ERROR_BARS: dict[str, Any] = {"marker": "o", "capsize": 3, "elinewidth": 1.3}
 
 
 def sweep_figures(facts: SweepFacts) -> list[Drawn]:
     """Curves by task and level, then all settings of each task."""
     from matplotlib import rc_context
 
-    found = []
-    with rc_context(STYLE):
-        for task in facts.tasks:
-            settings = facts.settings(task)
-            title = f" ({task})" if len(facts.tasks) > 1 else ""
-            for level in facts.levels(task):
-                found.append(_curve(settings, level, task, title))
-            if 1 < len(settings) <= MOST_SETTINGS:
-                found.append(_side_by_side(settings, task, title))
+    found, tasks = [], summarize(facts).tasks
+    with rc_context(drawing.PAGE_STYLE):
+        for task in tasks:
+            title = f" ({task.task})" if len(tasks) > 1 else ""
+            found += [_curve(task, level, title) for level in task.levels]
+            if 1 < len(task.settings) <= MOST_SETTINGS:
+                found.append(_side_by_side(task, title))
     return found
 
 
-def _colours(settings: list[Setting]) -> dict[tuple[str, ...], str]:
+def _colours(settings: Sequence[Setting]) -> dict[tuple[str, ...], str]:
     """By line, the same in all figures of a task; what has no guarantee is grey."""
     private = dict.fromkeys(s.first.line for s in settings if s.is_private)
-    chosen = {line: SERIES[index % len(SERIES)] for index, line in enumerate(private)}
-    return {s.first.line: chosen.get(s.first.line, MUTED) for s in settings}
+    chosen = {
+        line: drawing.SERIES[index % len(drawing.SERIES)] for index, line in enumerate(private)
+    }
+    return {s.first.line: chosen.get(s.first.line, drawing.MUTED) for s in settings}
 
 
-def _curve(settings: list[Setting], level: str, task: str, title: str) -> Drawn:
-    figure, (axes,) = blank(3.2)
-    lines: dict[tuple[str, ...], list[tuple[float, Spread]]] = {}
-    labels: dict[tuple[str, ...], str] = {}
-    for setting in settings:
-        epsilon = setting.epsilon(level)
-        if setting.is_private and epsilon is not None:
-            lines.setdefault(setting.first.line, []).append((epsilon, setting.test))
-            labels[setting.first.line] = setting.line_label
-    colours = _colours(settings)
-    for line, points in lines.items():
-        points.sort(key=lambda point: point[0])
+def _curve(task: TaskSummary, level: str, title: str) -> Drawn:
+    figure, (axes,) = drawing.page_figure(3.2)
+    known, colours = by_epsilon(task.settings, level), _colours(task.settings)
+    lines = {s.first.line: s.line_label for s in task.settings if by_epsilon([s], level)}
+    for line, label in lines.items():
+        points = [(epsilon, s.test) for epsilon, s in known if s.first.line == line]
         axes.errorbar(
             [epsilon for epsilon, _ in points],
             [test.mean for _, test in points],
             yerr=[test.sd or 0.0 for _, test in points],
             color=colours[line],
-            label=labels[line],
+            label=label,
             lw=2,
-            marker="o",
             ms=4.5,
-            capsize=3,
-            elinewidth=1.3,
+            **ERROR_BARS,
         )
-    open_ones = [s for s in settings if s.first.style == "none"]
-    for index, setting in enumerate(open_ones[:3]):
-        test = setting.test
-        label = f"no privacy, {setting.first.topology.replace('_', ' ')}"
-        shape = BASELINE_STYLES[index % len(BASELINE_STYLES)]
-        axes.axhline(test.mean, color=MUTED, ls=shape, lw=1.4, label=label)
+    for setting, shape in zip(task.without_privacy, BASELINE_STYLES, strict=False):
+        test, label = setting.test, f"no privacy, {setting.first.where}"
+        axes.axhline(test.mean, color=drawing.MUTED, ls=shape, lw=1.4, label=label)
         if test.sd:
-            axes.axhspan(test.mean - test.sd, test.mean + test.sd, color=MUTED, alpha=0.12, lw=0)
-    spent = [epsilon for points in lines.values() for epsilon, _ in points]
-    _epsilon_axis(axes, spent)
-    axes.set_xlabel(f"ε for {UNIT_OF[level]}")
-    metric = metric_name(settings[0].first.metric)
+            axes.axhspan(
+                test.mean - test.sd, test.mean + test.sd, color=drawing.MUTED, alpha=0.12, lw=0
+            )
+    _epsilon_axis(axes, [epsilon for epsilon, _ in known])
+    axes.set_xlabel(f"ε for {ONE_UNIT[level]}")
+    metric = metric_name(task.metric)
     axes.set_ylabel(f"test {metric}")
-    legend_below(figure, axes, columns=1 if max(map(len, labels.values())) > 22 else 2)
+    drawing.legend_below(figure, axes, columns=1 if max(map(len, lines.values())) > 22 else 2)
     return Drawn(
-        f"curve_{_slug(task)}_{level}",
+        f"curve_{_slug(task.task)}_{level}",
         f"What {metric} there is for which ε{title}",
-        f"ε for {UNIT_OF[level]}; mean and standard deviation over seeds."
-        + direction(settings[0].first.metric),
+        f"ε for {ONE_UNIT[level]}; mean and standard deviation over seeds."
+        + direction(task.metric),
         figure,
     )
 
@@ -102,32 +95,27 @@ def _epsilon_axis(axes: Any, spent: list[float]) -> None:
     axes.tick_params(axis="x", which="minor", length=0)
 
 
-def _side_by_side(settings: list[Setting], task: str, title: str) -> Drawn:
-    figure, (axes,) = blank(1.0 + 0.27 * len(settings))
-    metric = metric_name(settings[0].first.metric)
-    colours = _colours(settings)
+def _side_by_side(task: TaskSummary, title: str) -> Drawn:
+    settings, colours = task.settings, _colours(task.settings)
+    figure, (axes,) = drawing.page_figure(1.0 + 0.27 * len(settings))
     for place, setting in enumerate(settings):
         axes.errorbar(
             [setting.test.mean],
             [place],
             xerr=[setting.test.sd or 0.0],
             color=colours[setting.first.line],
-            marker="o",
             ms=5,
-            capsize=3,
-            elinewidth=1.3,
             ls="none",
+            **ERROR_BARS,
         )
-    axes.set_yticks(range(len(settings)), [_shortened(s.label) for s in settings])
-    for label in axes.get_yticklabels():
-        label.set_fontsize(8.5)
+    axes.set_yticks(range(len(settings)), [_shortened(s.label) for s in settings], fontsize=8.5)
     axes.set_ylim(len(settings) - 0.5, -0.5)
-    axes.grid(axis="x", linewidth=0.6)
-    axes.set_xlabel(f"test {metric}")
+    drawing.tidy(axes, "both")
+    axes.set_xlabel(f"test {metric_name(task.metric)}")
     return Drawn(
-        f"settings_{_slug(task)}",
+        f"settings_{_slug(task.task)}",
         f"Every setting{title}",
-        f"Mean and standard deviation over seeds.{direction(settings[0].first.metric)}",
+        f"Mean and standard deviation over seeds.{direction(task.metric)}",
         figure,
     )
 

@@ -1,4 +1,4 @@
-"""What a worker of a sweep does with one job: make its settings, run it or go on, read its row."""
+"""What a worker of a sweep does with one job: make its settings, run or resume it, read its row."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from dp_fedmed.config import Config, EngineName
 from dp_fedmed.config.resume import stored_settings
 from dp_fedmed.errors import sentence_of
-from dp_fedmed.reporting.observer import RunPictures
+from dp_fedmed.reporting.display import Display
 from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob, clear_unbegun, has_begun
 from dp_fedmed.sweeps.results import Row, failed_row, final_line, result_row
 
@@ -116,32 +116,14 @@ def _run(config: Config, tell: Tell) -> RunResult:
     return run_federation(config, JobDisplay(config, tell))
 
 
-class JobDisplay(RunPictures):
-    """Tells the sweep how far a job is."""
+class JobDisplay(Display):
+    """Reports to the sweep how far a job is."""
 
     def __init__(self, config: Config, tell: Tell) -> None:
         self.tell, self.metric = tell, config.task.metric
         tell({"rounds": config.federation.num_rounds, "metric": self.metric})
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
-
-    def note(self, text: str) -> None:
-        """The log has it."""
-
-    def begin(self, done: int, planned: Mapping[str, float]) -> None:
-        """The rounds tell enough."""
-
-    def stopping(self) -> None:
-        """The sweep has said so."""
-
     def round(self, record: RoundRecord) -> None:
         """How far it is, and how good."""
         value = record.server_metrics.get(self.metric)
         self.tell({"round": record.server_round, "value": value, "epsilon": record.epsilons})
-
-    def summary(self, config: Config, result: RunResult) -> None:
-        """The row says it."""

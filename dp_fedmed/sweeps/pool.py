@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-#: Runs a job in a worker; it is given the job and a function that tells the pool of its progress.
+#: Runs a job in a worker; it is given the job and a function that reports progress to the pool.
 Work = Callable[[Any, Callable[[Any], None]], Any]
 SECONDS_TO_STOP = 120.0
 _PR_SET_PDEATHSIG = 1
@@ -33,10 +33,10 @@ class Started:
 
 @dataclass(frozen=True)
 class Progress:
-    """A job tells something."""
+    """A job reports how far it is."""
 
     job: Any
-    told: Any
+    message: Any
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ Event = Started | Progress | Ended
 
 
 @dataclass
-class _Worker:
+class _PoolProcess:
     process: BaseProcess
     connection: Connection
     job: Any = None
@@ -72,7 +72,7 @@ class JobPool:
     def __init__(self, work: Work, *, workers: int) -> None:
         self.work = work
         self._fork = multiprocessing.get_context("fork")
-        self._workers: list[_Worker | None] = [None] * workers
+        self._workers: list[_PoolProcess | None] = [None] * workers
 
     def run(self, jobs: Sequence[Any]) -> Iterator[Event]:
         """Every event until the last job has ended, in the order in which they happen."""
@@ -103,7 +103,7 @@ class JobPool:
                 self._end(worker)
         self._workers = [None] * len(self._workers)
 
-    def _busy(self) -> list[_Worker]:
+    def _busy(self) -> list[_PoolProcess]:
         return [worker for worker in self._workers if worker is not None and worker.job is not None]
 
     def _give(self, index: int, job: Any) -> None:
@@ -119,7 +119,7 @@ class JobPool:
             worker.connection.send(job)
         worker.job = job
 
-    def _start(self) -> _Worker:
+    def _start(self) -> _PoolProcess:
         ours, theirs = self._fork.Pipe()
         others = [worker.connection for worker in self._workers if worker is not None]
         process = self._fork.Process(target=_live, args=(theirs, [*others, ours], self.work))
@@ -127,9 +127,9 @@ class JobPool:
         process.start()
         gc.unfreeze()
         theirs.close()
-        return _Worker(process, ours)
+        return _PoolProcess(process, ours)
 
-    def _end(self, worker: _Worker) -> None:
+    def _end(self, worker: _PoolProcess) -> None:
         worker.connection.close()
         if worker.job is not None:
             worker.process.kill()
@@ -139,23 +139,23 @@ class JobPool:
             worker.process.join()
 
     def _collect(self, timeout: float | None = None) -> Iterator[Event]:
-        """What the busy workers tell; waits for the first word."""
+        """Events of the busy workers; waits for the first."""
         busy = {worker.connection: worker for worker in self._busy()}
         for connection in wait(list(busy), timeout):
             worker = busy[connection]  # type: ignore[index]
             try:
-                kind, told = worker.connection.recv()
+                kind, message = worker.connection.recv()
             except (EOFError, OSError):
-                yield self._buried(worker)
+                yield self._died(worker)
                 continue
-            if kind == "told":
-                yield Progress(worker.job, told)
+            if kind == "progress":
+                yield Progress(worker.job, message)
             else:
                 job, worker.job = worker.job, None
-                yield Ended(job, told)
+                yield Ended(job, message)
 
-    def _buried(self, worker: _Worker) -> Ended:
-        """A worker has died: its job ends with it."""
+    def _died(self, worker: _PoolProcess) -> Ended:
+        """Replace a worker that has died; its job has ended with it."""
         worker.process.join()
         worker.connection.close()
         self._workers[self._workers.index(worker)] = None
@@ -182,7 +182,7 @@ def _live(connection: Connection, inherited: list[Connection], work: Work) -> No
             os._exit(0)
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            answer = work(job, lambda told: connection.send(("told", told)))
+            answer = work(job, lambda message: connection.send(("progress", message)))
         except KeyboardInterrupt:
             answer = None
         finally:
@@ -194,7 +194,7 @@ def _live(connection: Connection, inherited: list[Connection], work: Work) -> No
 
 
 def _die_with_parent() -> None:
-    """Where the system can: a pool that is killed takes its workers along."""
+    """On Linux, end this worker when the pool is killed."""
     if sys.platform != "linux":
         return
     import ctypes

@@ -1,4 +1,4 @@
-"""One row a job: what a finished run says about itself in its own files, and nothing else."""
+"""One row per job: what a finished run says about itself in its own files, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from typing import Any
 from yaml import YAMLError
 
 from dp_fedmed.config import Config, PrivacyStyle, from_yaml
+from dp_fedmed.reporting.run_facts import read_json_lines
+from dp_fedmed.reporting.words import LEVELS
 from dp_fedmed.run.directory import CONFIG_FILE, METRICS_FILE, REPORT_FILE
 
+SWEEP_FILE, JSONL_FILE, CSV_FILE = "sweep.yaml", "results.jsonl", "results.csv"
 COMPLETED, STOPPED, FAILED = "completed", "stopped", "failed"
-LEVELS = {"record": "sample", "client": "user"}  # a guarantee's unit: its name in the settings
+LEVEL_OF = {unit: level for level, unit in LEVELS.items()}
+#: What a row holds by metric or by level.
+BY_NAME = ("val", "test", "epsilon", "delta", "target_epsilon")
 Row = dict[str, Any]
 
 
@@ -60,7 +65,7 @@ def result_row(
         report = json.loads((run_dir / REPORT_FILE).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from error
-    levels = {LEVELS[held["unit"]]: held for held in report["guarantees"]}
+    levels = {LEVEL_OF[held["unit"]]: held for held in report["guarantees"]}
     if seconds is None:
         ages = [(run_dir / name).stat().st_mtime for name in (".lock", METRICS_FILE)]
         seconds = max(0.0, ages[1] - ages[0])
@@ -72,9 +77,7 @@ def result_row(
         "seconds": round(seconds, 3),
         "val": line["val"],
         "test": line["test"],
-        "epsilon": {level: held["epsilon"] for level, held in levels.items()},
-        "delta": {level: held["delta"] for level, held in levels.items()},
-        "target_epsilon": {level: held["target_epsilon"] for level, held in levels.items()},
+        **{key: {level: held[key] for level, held in levels.items()} for key in BY_NAME[2:]},
         "noise_is_private": bool(report.get("noise_is_private", False)),
     }
 
@@ -97,7 +100,7 @@ def failed_row(
         "message": " ".join(message.split()),
         "rounds": _rounds_done(run_dir),
         "seconds": round(seconds, 3),
-        **{key: {} for key in ("val", "test", "epsilon", "delta", "target_epsilon")},
+        **{key: {} for key in BY_NAME},
         "noise_is_private": False,
     }
 
@@ -122,21 +125,12 @@ def _described(job: int, run_dir: Path, overrides: Mapping[str, Any], config: Co
 
 
 def _rounds_done(run_dir: Path) -> int:
-    try:
-        lines = (run_dir / METRICS_FILE).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    rounds = 0
-    for line in lines:
-        try:
-            rounds = max(rounds, int(json.loads(line).get("round", 0)))
-        except (ValueError, TypeError, AttributeError):
-            continue  # a line that was cut off
-    return rounds
+    rows = read_json_lines(run_dir / METRICS_FILE, [])
+    return max((row["round"] for row in rows if isinstance(row.get("round"), int)), default=0)
 
 
 def flattened(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with one value a column: `test.accuracy`, `epsilon.sample`; overrides by their keys.
+    """A row with one value per column: `test.accuracy`, `epsilon.sample`; overrides by their keys.
 
     >>> flattened({"job": 1, "overrides": {"training.lr": 0.1}, "test": {"accuracy": 0.9}})
     {'job': 1, 'training.lr': 0.1, 'test.accuracy': 0.9}
@@ -158,8 +152,8 @@ def to_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     flat = [flattened(row) for row in rows]
     columns = list(dict.fromkeys(key for row in flat for key in row))
     # Columns of one kind stay together, whichever row brought them.
-    order = {name: position for position, name in enumerate(_groups(columns))}
-    columns.sort(key=lambda name: order[_group(name)])
+    kinds = list(dict.fromkeys(_kind(name) for name in columns))
+    columns.sort(key=lambda name: kinds.index(_kind(name)))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
@@ -167,15 +161,11 @@ def to_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _groups(columns: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(_group(name) for name in columns))
-
-
-def _group(column: str) -> str:
+def _kind(column: str) -> str:
     head = column.split(".")[0]
-    return head if head in ("val", "test", "epsilon", "delta", "target_epsilon") else column
+    return head if head in BY_NAME else column
 
 
 def to_jsonl(rows: Iterable[Mapping[str, Any]]) -> str:
-    """All rows, one JSON object a line."""
+    """All rows, one JSON object per line."""
     return "".join(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows)

@@ -25,7 +25,7 @@ def run_jobs(
 
     Raises:
         KeyboardInterrupt: when it was interrupted; every running job has been given the time to
-            end its round, and can be gone on with.
+            end its round, and can be resumed.
     """
     left = directory.left_to_do(jobs)
     display = SweepDisplay(directory.path, jobs, list(directory.rows.values()))
@@ -60,7 +60,7 @@ def _take_in(directory: SweepDirectory, display: SweepDisplay, event: Event) -> 
     if isinstance(event, Started):
         display.started(event.job)
     elif isinstance(event, Progress):
-        display.progress(event.job, event.told)
+        display.progress(event.job, event.message)
     else:
         row = event.returned
         if event.died:

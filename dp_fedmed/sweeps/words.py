@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dp_fedmed.reporting.words import epsilon_of
-from dp_fedmed.sweeps.facts import SweepFacts, spent_together
+from dp_fedmed.reporting.words import ONE_UNIT, epsilon_of
+from dp_fedmed.sweeps.summary import SweepSummary
 
-UNIT_OF = {"sample": "one record", "user": "one client"}
 TUNING = (
     "Every run used the same data, so together they have spent more than each one says, and to "
     "choose among them is one more look that no ε here covers. Choose by the validation metric, "
@@ -16,23 +15,19 @@ NOT_PRIVATE = (
 )
 
 
-def spending(facts: SweepFacts) -> list[str]:
+def spending(summary: SweepSummary) -> list[str]:
     """What publishing all runs of a task costs one record or client, and what is not counted."""
     found = []
-    for task in dict.fromkeys(job.task for job in facts.jobs):
-        jobs = [job for job in facts.jobs if job.task == task and not job.broke]
-        for level, unit in UNIT_OF.items():
-            total = spent_together(jobs, level)
-            if total is not None:
-                others = len(jobs) - int(total["runs"])
-                found.append(
-                    f"Publishing all {total['runs']:.0f} runs of {task} that protect {unit} costs "
-                    f"it at most {epsilon_of(total)}"
-                    + (f"; the other {others} promise {unit} nothing." if others else ".")
-                )
-    begun = [job for job in facts.jobs if job.broke and job.rounds and job.style != "none"]
-    if begun:
-        names = ", ".join(f"{job.number:03d}" for job in begun)
+    for total in summary.together:
+        unit = ONE_UNIT[total.level]
+        spent = epsilon_of({"epsilon": total.epsilon, "delta": total.delta})
+        found.append(
+            f"Publishing all {total.runs} runs of {total.task} that protect {unit} costs it at "
+            f"most {spent}"
+            + (f"; the other {total.others} promise {unit} nothing." if total.others else ".")
+        )
+    if summary.broke_off:
+        names = ", ".join(f"{job.number:03d}" for job in summary.broke_off)
         found.append(
             f"What the jobs spent that broke off ({names}) is in their ledgers, not in these sums."
         )

@@ -9,14 +9,14 @@ _TESTS = "tests/evidence/test_release_audit.py"
 BREAKS: list[Break] = [
     Break(
         "the audit tries the initial weights only, under which a zero head hides the layers below",
-        "evidence/scenes.py",
+        "evidence/release_sources.py",
         "for _ in range(MODELS))]",
         "for _ in range(0))]",
         f"{_TESTS}::test_a_record_is_tried_under_other_weights_than_the_first",
     ),
     Break(
         "the audit's record stands alone in its batch, where coupling does not show",
-        "evidence/scenes.py",
+        "evidence/release_sources.py",
         "            records = _with(records, self.canaries.subset(np.array([number - 1])))",
         "            records = self.canaries.subset(np.array([number - 1]))",
         f"{_TESTS}::test_the_real_build_stays_below_its_claim",
@@ -30,10 +30,10 @@ BREAKS: list[Break] = [
     ),
     Break(
         "only the first release of a statistic is attacked",
-        "evidence/scenes.py",
+        "evidence/release_sources.py",
         "min(config.federation.num_rounds, 2)",
         "min(config.federation.num_rounds, 1)",
-        f"{_TESTS}::test_each_release_of_a_statistic_is_attacked",
+        "tests/evidence/test_scenes.py::test_each_release_of_a_statistic_is_attacked",
     ),
     Break(
         "one lucky attack in twenty calls a correct build broken",

@@ -17,7 +17,7 @@ BREAKS: list[Break] = [
     Break(
         "settings without effect are not looked for",
         "config/composition.py",
-        "    refuse_in_vain([config], given)\n",
+        "    refuse_without_effect([config], given)\n",
         "",
         f"{EFFECTS}::test_a_setting_counts_where_it_is_declared_to_and_is_refused_elsewhere",
     ),
@@ -30,14 +30,14 @@ BREAKS: list[Break] = [
     ),
     Break(
         "runs with a public noise seed are in a sweep's sum",
-        "sweeps/facts.py",
+        "sweeps/summary.py",
         "if job.is_private and {level} <= job.epsilon.keys() & job.delta]",
         "if {level} <= job.epsilon.keys() & job.delta]",
         "tests/sweeps/test_display.py::test_a_public_noise_seed_promises_nothing_on_the_terminal_and_on_the_page",
     ),
     Break(
         "runs that stopped early are left out of a sweep's sum",
-        "sweeps/words.py",
+        "sweeps/summary.py",
         "if job.task == task and not job.broke]",
         "if job.task == task and not job.failed]",
         "tests/sweeps/test_display.py::test_what_runs_spend_is_added_up",

@@ -489,7 +489,7 @@ BREAKS = [
     ),
     Break(
         "the best run is chosen by the test set",
-        "sweeps/facts.py",
+        "sweeps/summary.py",
         "judged = setting.val if by_val and setting.val is not None else setting.test",
         "judged = setting.test",
         f"{SWEEP_REPORT}::test_the_best_is_chosen_by_validation_among_private_runs_within_epsilon",

@@ -13,7 +13,7 @@ BREAKS = [
         "learning/networks/per_sample.py",
         "if isinstance(rows, Tensor) and len(rows) == records:",
         "if isinstance(rows, Tensor):",
-        f"{CHECK}::test_rows_are_counted_on_every_batch",
+        "tests/learning/networks/test_per_sample.py::test_rows_are_counted_on_every_batch",
     ),
     Break(
         "records are checked with the weights that a head starts with",

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
-from dp_fedmed.assemble import make_learner
+from dp_fedmed.assemble import learner_advice, make_learner
 from dp_fedmed.cli import main
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data
@@ -134,21 +133,6 @@ def test_what_is_suggested_does_what_it_says(ask: Ask) -> None:
     assert batch["noise_in_average"][1] < batch["noise_in_average"][0]
 
 
-def test_many_clients_are_planned_by_size_and_shown_as_a_summary(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    sizes = ",".join(f"25x{size}" for size in range(40, 80))
-    words = ["--fast", "privacy=sample", "recipe=none", "--records", sizes]
-    assert main(["plan", *words]) == 0
-    shown = capsys.readouterr().out
-    assert "1000 clients" in shown
-    assert "6 of 40 sizes" in shown or "5 of 40 sizes" in shown
-    rows = [line for line in shown.splitlines() if line.strip().startswith("client-")]
-    assert len(rows) <= 6
-    assert sum("binds" in row for row in rows) == 1, "whoever binds is always shown"
-    assert {row.split()[2] for row in rows} >= {"40", "79"}, "the smallest and the largest too"
-
-
 def test_warnings_are_for_those_who_need_them(ask: Ask) -> None:
     def said(*words: str) -> str:
         return "\n".join(ask(*words)["warnings"])
@@ -169,6 +153,16 @@ def test_warnings_are_for_those_who_need_them(ask: Ask) -> None:
     assert "max_participations" in said("--fast", "privacy=sample", "federation.sample_rate=0.5")
 
 
+def test_a_target_that_no_round_fits_is_shown_and_warned_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["privacy.sample.noise_multiplier=0.1", "privacy.sample.target_epsilon=0.5"]
+    assert main(["plan", "--fast", "privacy=sample", *words]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "ε by round no round fits the target" in shown
+    assert "not a single round fits the target" in shown
+
+
 def test_a_network_that_a_run_would_refuse_is_warned_of(ask: Ask) -> None:
     words = ["model._target_=tests.evidence.broken.Centred", "allow_code=[tests]", "recipe=none"]
     [said] = [w for w in ask("privacy=sample", *words)["warnings"] if "refused" in w]
@@ -183,21 +177,10 @@ def test_an_anomaly_task_says_how_many_clients_it_needs(ask: Ask) -> None:
     data = load_data(config.data, seed=config.seed)
     plan = forecast(config, simulated_records(config, data)).plan
     assert plan is not None
-    advice = make_learner(config, data).advice(plan, make_sampler(config.federation))
+    advice = learner_advice(config, make_learner(config, data), plan, make_sampler(config))
     assert advice is not None
     assert advice in made["warnings"]
     assert made["levels"]["user"]["steps"] == 2
-
-
-def test_without_privacy_it_says_what_privacy_would_need(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["plan", "--fast", "privacy=none"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "No guarantee" in shown
-    assert "privacy.sample.target_epsilon" in shown
-    assert "privacy.user.target_epsilon" in shown
-    assert "it needs" not in shown, "the styles have targets of their own"
 
 
 @pytest.mark.parametrize(
@@ -240,25 +223,6 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for word in ("--fast", "--json", "--plot", "--records", "dp-fedmed plan privacy=sample"):
         assert word in shown
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["privacy=hybrid", "recipe=none", "data.partition.name=size_skewed"],
-        ["privacy=sample", "--records", ",".join(map(str, range(30, 70)))],
-        ["privacy=none"],
-    ],
-)
-def test_a_picture_is_drawn(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    picture = tmp_path / "made.png"
-    assert main(["plan", "--fast", "--plot", str(picture), *words]) == 0
-    assert str(picture) in capsys.readouterr().out.replace("\n", "")
-    grey = Image.open(picture).convert("L")
-    assert grey.width >= 700
-    assert grey.getextrema()[0] < 80, "something is drawn"
 
 
 def test_a_shared_ledger_is_read_and_never_made(ask: Ask, tmp_path: Path) -> None:

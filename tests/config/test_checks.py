@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import get_args, get_type_hints
+
 import pytest
 
 from dp_fedmed.config import (
     Config,
     compose,
-    get,
-    tree_keys,
+    settings,
 )
-from dp_fedmed.config.checks import RANGES
 from dp_fedmed.errors import ConfigError
 
 
@@ -45,14 +46,16 @@ def test_a_contradiction_names_both_keys(overrides: list[str], keys: list[str]) 
 
 
 def test_every_number_in_the_tree_has_a_range() -> None:
-    config = compose()
-    values = {item: get(config, item) for item in tree_keys(Config)}
-    numbers = {
-        item
-        for item, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-    assert numbers <= {key for key, _, _ in RANGES}
+    def kinds(node: type, prefix: str = "") -> dict[str, object]:
+        found: dict[str, object] = {}
+        for name, kind in get_type_hints(node).items():
+            inner = dataclasses.is_dataclass(kind)
+            found |= kinds(kind, f"{prefix}{name}.") if inner else {f"{prefix}{name}": kind}
+        return found
+
+    numbers = {key for key, kind in kinds(Config).items() if {kind, *get_args(kind)} & {int, float}}
+    assert "federation.min_clients" in numbers
+    assert numbers == {key for key, known in settings().items() if known.within is not None}
 
 
 def test_the_old_word_for_patients_is_answered_with_the_new_one() -> None:

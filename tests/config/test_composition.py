@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
+import dp_fedmed
+from dp_fedmed.cli import main
 from dp_fedmed.config import (
     compose,
     conf_dir,
     from_run_config,
     from_yaml,
+    settings,
 )
 from dp_fedmed.config.composition import RUN_CONFIG_DEFAULTS
 from dp_fedmed.errors import ConfigError
@@ -145,3 +149,20 @@ def test_any_key_of_a_models_arguments_is_read_back() -> None:
         ["model.args.anything={a: [1], b: null}", "model._target_=dp_fedmed.models.MLP"]
     )
     assert from_yaml(config.to_yaml()) == config
+
+
+def test_config_imports_no_other_room_and_one_file_imports_private_modules() -> None:
+    package = Path(dp_fedmed.__file__).parent
+    private = [file.name for file in package.rglob("*.py") if "hydra._internal" in file.read_text()]
+    assert private == ["hydra_compat.py"]
+    for file in (package / "config").glob("*.py"):
+        rooms = re.findall(r"(?:from|import) dp_fedmed\.(\w+)", file.read_text())
+        rooms += re.findall(r"from dp_fedmed import (\w+)", file.read_text())
+        assert set(rooms) <= {"config", "errors", "version"}, file.name
+
+
+def test_help_lists_every_setting_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for key, known in settings().items():
+        assert re.search(rf"^ *{re.escape(key)} +{re.escape(known.meaning)}", shown, re.M), key

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from dp_fedmed.commands import with_config_dir
-from dp_fedmed.config import compose, conf_dir, from_run_config, leaf_keys
-from dp_fedmed.config.effects import EFFECTS, given_keys, refuse_in_vain, unmet
+from dp_fedmed.commands.arguments import with_config_dir
+from dp_fedmed.config import compose, conf_dir, from_run_config, given_keys, leaf_keys
+from dp_fedmed.config.effects import EFFECTS, refuse_without_effect, unmet
 from dp_fedmed.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -214,9 +214,9 @@ def test_flowers_run_config_is_checked_alike() -> None:
 
 def test_a_key_of_a_sweep_must_count_in_one_job_at_least() -> None:
     jobs = [compose([f"privacy={style}"]) for style in ("none", "user", "sample")]
-    refuse_in_vain(iter(jobs), ["privacy.sample.max_grad_norm", "seed"])
+    refuse_without_effect(iter(jobs), ["privacy.sample.max_grad_norm", "seed"])
     with pytest.raises(ConfigError, match=r"privacy.sample.max_grad_norm=1 has no effect"):
-        refuse_in_vain(iter(jobs[:2]), ["privacy.sample.max_grad_norm"])
+        refuse_without_effect(iter(jobs[:2]), ["privacy.sample.max_grad_norm"])
 
 
 def test_files_of_ones_own_are_wishes_too(tmp_path: Path) -> None:
@@ -266,4 +266,4 @@ def test_no_documented_command_has_a_setting_without_effect(command: str) -> Non
         for o, values in zip(parsed, choices, strict=True)
     ]
     runs = (compose([*job, *words[len(parsed) :]], given=()) for job in itertools.product(*chosen))
-    refuse_in_vain(runs, given_keys(words))
+    refuse_without_effect(runs, given_keys(words))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dp_fedmed.commands import with_config_dir
+from dp_fedmed.commands.arguments import with_config_dir
 from dp_fedmed.config import compose
 from dp_fedmed.config.overrides import hint
 from dp_fedmed.errors import ConfigError

@@ -13,9 +13,10 @@ import pytest
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dp_fedmed.config import Config, GradMode
+from dp_fedmed.learning import LocalRound
 from dp_fedmed.learning.networks.learner import NetworkLearner, NetworkWork
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients
+from dp_fedmed.privacy.mechanisms.dp_sgd import DPSGD
 from dp_fedmed.privacy.streams.noise import NoiseStream
 from dp_fedmed.privacy.streams.rounds import RoundStreams
 
@@ -63,14 +64,10 @@ class Masked(nn.Module):
 def without_checks(patch: Patch) -> None:
     """DP-SGD as it would be if nobody had looked at the network."""
 
-    def settled(self: NetworkLearner, config: Config) -> Config:
-        sample = config.privacy.sample
-        mode = GradMode.hooks if sample.grad_mode is GradMode.auto else sample.grad_mode
-        return replace(
-            config, privacy=replace(config.privacy, sample=replace(sample, grad_mode=mode))
-        )
+    def settle(self: NetworkLearner, grad_mode: str) -> str:
+        return "hooks" if grad_mode == "auto" else grad_mode
 
-    patch.setattr(NetworkLearner, "settled", settled)
+    patch.setattr(NetworkLearner, "settle", settle)
     patch.setattr(NetworkWork, "vet", lambda *_: None)
     patch.setattr(PerSampleGradients, "_require_rows", lambda *_: None)
 
@@ -92,11 +89,13 @@ def weaker_noise(patch: Patch, change: Callable[[Any], Any]) -> None:
 
 def unclipped(patch: Patch) -> None:
     """A clipping norm that is 50 times too large, with the noise of the right one."""
-    plan = NetworkWork.plan
+    train = NetworkWork.train
 
-    def broken(self: NetworkWork, *given: Any) -> Any:
-        made = plan(self, *given)
+    def broken(self: NetworkWork, work: LocalRound) -> Any:
+        made = work.mechanism
+        assert isinstance(made, DPSGD)
         sigma = made.noise_multiplier / 50
-        return replace(made, max_grad_norm=50 * made.max_grad_norm, noise_multiplier=sigma)
+        wider = replace(made, max_grad_norm=50 * made.max_grad_norm, noise_multiplier=sigma)
+        return train(self, replace(work, mechanism=wider))
 
-    patch.setattr(NetworkWork, "plan", broken)
+    patch.setattr(NetworkWork, "train", broken)

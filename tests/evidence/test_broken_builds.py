@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,13 +20,13 @@ from dp_fedmed.federation.strategy import DPStrategy
 from dp_fedmed.learning.networks import dp_sgd
 from dp_fedmed.learning.networks.dp_sgd import KeyedDPOptimizer
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients
-from dp_fedmed.privacy.mechanisms import client_level as client_level_module
+from dp_fedmed.privacy.mechanisms import client_updates
 from dp_fedmed.privacy.mechanisms.client_updates import ClientUpdates
 from dp_fedmed.privacy.mechanisms.clipping import clip_l2
 from dp_fedmed.privacy.streams.noise import NoiseKey, Purpose, StreamId
 from dp_fedmed.privacy.streams.rounds import RoundStreams
 from tests.evidence.test_audit import client_level, record_level, whole_run
-from tests.privacy.mechanisms import test_client_level as properties
+from tests.privacy.mechanisms import test_client_updates as properties
 
 Patch = pytest.MonkeyPatch
 
@@ -34,9 +35,10 @@ def quarter_record_noise(patch: Patch) -> None:
     step = KeyedDPOptimizer.noisy_step
 
     def broken(self: KeyedDPOptimizer, *arguments: Any) -> None:
-        self.noise_multiplier /= 4.0
+        right = self.mechanism
+        self.mechanism = replace(right, noise_multiplier=right.noise_multiplier / 4.0)
         step(self, *arguments)
-        self.noise_multiplier *= 4.0
+        self.mechanism = right
 
     patch.setattr(KeyedDPOptimizer, "noisy_step", broken)
 
@@ -45,9 +47,10 @@ def unclipped_records(patch: Patch) -> None:
     add = PerSampleGradients.add
 
     def broken(self: PerSampleGradients, optimizer: KeyedDPOptimizer, *batch: Any) -> torch.Tensor:
-        norm, optimizer.max_grad_norm = optimizer.max_grad_norm, 1e30
+        right = optimizer.mechanism
+        optimizer.mechanism = replace(right, max_grad_norm=1e30)
         losses = add(self, optimizer, *batch)
-        optimizer.max_grad_norm = norm
+        optimizer.mechanism = right
         return losses
 
     patch.setattr(PerSampleGradients, "add", broken)
@@ -64,7 +67,11 @@ def accountant_reset_each_round(patch: Patch) -> None:
     record = PrivacyGuard.record
 
     def broken(self: PrivacyGuard, charge: Any) -> None:
-        self.accountant = self.plan.accountant(self.config)
+        self.accountant = self.plan.accountant(
+            method=self.limits.method,
+            sample_epsilon=self.limits.sample_epsilon,
+            user_epsilon=self.limits.user_epsilon,
+        )
         record(self, charge)
 
     patch.setattr(PrivacyGuard, "record", broken)
@@ -73,10 +80,10 @@ def accountant_reset_each_round(patch: Patch) -> None:
 def quarter_client_noise(patch: Patch) -> None:
     release = ClientUpdates.release
 
-    def broken(self: ClientUpdates, secrets: RoundStreams) -> Any:
-        self.update_noise /= 4.0
-        average = release(self, secrets)
-        self.update_noise *= 4.0
+    def broken(self: ClientUpdates, total: Any, streams: RoundStreams) -> Any:
+        self.noise_multiplier /= 4.0
+        average = release(self, total, streams)
+        self.noise_multiplier *= 4.0
         return average
 
     patch.setattr(ClientUpdates, "release", broken)
@@ -84,7 +91,7 @@ def quarter_client_noise(patch: Patch) -> None:
 
 def unclipped_clients(patch: Patch) -> None:
     patch.setattr(
-        client_level_module, "clip_l2", lambda arrays, max_norm: clip_l2(arrays, max_norm=1e30)
+        client_updates, "clip_l2", lambda arrays, max_norm: clip_l2(arrays, max_norm=1e30)
     )
 
 
@@ -158,7 +165,7 @@ def test_noise_reused_across_rounds_is_caught_by_the_correlation_test(monkeypatc
 
 def test_weights_by_examples_are_caught_by_the_sensitivity_test(monkeypatch: Patch) -> None:
     """Every canary client has one record, so the audit cannot see this one."""
-    contribution, add = DPStrategy._contribution, ClientUpdates.add
+    contribution, bound = DPStrategy._contribution, ClientUpdates.bound
     weight = [1.0]
 
     def noted(self: DPStrategy, *arguments: Any) -> Any:
@@ -166,14 +173,12 @@ def test_weights_by_examples_are_caught_by_the_sensitivity_test(monkeypatch: Pat
         weight[0] = float(found[1]) if found is not None else 0.0
         return found
 
-    def broken(self: ClientUpdates, update: Any, client: str = "") -> None:
-        before = {name: value.copy() for name, value in self._total.items()}
-        add(self, update, client)
-        for name, value in before.items():
-            self._total[name] = value + weight[0] * (self._total[name] - value)
+    def broken(self: ClientUpdates, update: Any, client: str = "") -> Any:
+        bounded = bound(self, update, client=client)
+        return {name: weight[0] * value for name, value in bounded.items()}
 
     monkeypatch.setattr(DPStrategy, "_contribution", noted)
-    monkeypatch.setattr(ClientUpdates, "add", broken)
+    monkeypatch.setattr(ClientUpdates, "bound", broken)
     with caught():
         properties.test_one_client_moves_the_sum_by_at_most_c(SamplerName.all, "many examples")
 

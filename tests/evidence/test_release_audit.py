@@ -15,14 +15,13 @@ import pytest
 from dp_fedmed import cli
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data
-from dp_fedmed.evidence import scenes
 from dp_fedmed.evidence.audit import Finding, Verdict
 from dp_fedmed.evidence.audited_run import targets
-from dp_fedmed.evidence.one_release import Pair, Seen, attack, worst_of, worst_pair
+from dp_fedmed.evidence.one_release import Pair, Seen, attack
 from dp_fedmed.evidence.release_audit import audit_release
-from dp_fedmed.evidence.scenes import attacked
-from dp_fedmed.learning.anomaly import statistics
+from dp_fedmed.evidence.release_sources import attacked
 from dp_fedmed.privacy import clip_l2_rows
+from dp_fedmed.privacy.mechanisms import statistic
 from tests.evidence.broken import unclipped, weaker_noise, without_checks
 from tests.evidence.test_audit import client_level, record_level
 
@@ -89,8 +88,10 @@ def test_a_record_is_tried_under_other_weights_than_the_first() -> None:
     config = record_level()
     data = load_data(config.data, seed=config.seed)
     found = attacked(config, targets(config)[0], data, np.random.default_rng(0))
-    weights = {scene.model[name].tobytes() for scene in found.scenes for name in [*scene.model][:1]}
-    assert len(weights) == len(found.scenes) > 3
+    weights = {
+        scene.model[name].tobytes() for scene in found.sources for name in [*scene.model][:1]
+    }
+    assert len(weights) == len(found.sources) > 3
 
 
 def test_a_record_that_moves_too_far_is_found_however_much_noise_hides_it(
@@ -192,7 +193,7 @@ def test_an_images_vector_without_its_bound_is_found(monkeypatch: Patch) -> None
     def broken(rows: Any, *, max_norm: float) -> Any:
         return clip_l2_rows(30.0 * rows, max_norm=30.0 * max_norm)
 
-    monkeypatch.setattr(statistics, "clip_l2_rows", broken)
+    monkeypatch.setattr(statistic, "clip_l2_rows", broken)
     found = one_release(anomaly())
     assert found.verdict is Verdict.exceeded
     assert found.attacked["moved"] > 5.0
@@ -203,30 +204,6 @@ def test_hybrid_anomalies_have_both_units() -> None:
     config = compose([*words, "federation.num_clients=20"])
     for unit in (0, 1):
         assert one_release(config, unit=unit, trials=100).verdict is not Verdict.exceeded
-
-
-def test_canaries_are_no_clients_records() -> None:
-    data = load_data(record_level().data, seed=0)
-    made = scenes.candidates(data, np.random.default_rng(0))
-    theirs = {row.tobytes() for row in data.train.x}
-    assert not any(row.tobytes() in theirs for row in made.x)
-
-
-def test_each_release_of_a_statistic_is_attacked() -> None:
-    config = anomaly("federation.num_rounds=2")
-    data = load_data(config.data, seed=0)
-    found = scenes.attacked(config, targets(config)[0], data, np.random.default_rng(0))
-    sizes = [sum(v.size for v in worst_pair(scene).difference.values()) for scene in found.scenes]
-    assert len(set(sizes)) == 2  # a mean, then covariances
-
-
-def test_scores_are_0_without_the_canary_and_1_with_it() -> None:
-    config = record_level("privacy.sample.noise_multiplier=0.05")
-    data = load_data(config.data, seed=0)
-    found = scenes.attacked(config, targets(config)[0], data, np.random.default_rng(0))
-    seen = attack(worst_of(found.scenes), 40)
-    assert np.allclose(seen.scores, seen.present, atol=0.4)
-    assert seen.correct == 40
 
 
 def test_the_command_ends_with_3(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.federation.strategy import RoundRecord, Unobserved
+from dp_fedmed.federation.rounds import RoundRecord, Unobserved
 from dp_fedmed.privacy.streams.rounds import RoundStreams
 
 

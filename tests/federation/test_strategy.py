@@ -15,9 +15,10 @@ from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.errors import TooFewClients
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.nodes import wait_for_nodes
+from dp_fedmed.federation.rounds import RoundRecord, RoundSettings
 from dp_fedmed.federation.sampling import AllSampler
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
-from dp_fedmed.federation.strategy import DPStrategy, RoundRecord, RoundSettings
+from dp_fedmed.federation.strategy import DPStrategy
 from tests.federation.observed import Kept
 from tests.runs import apps
 

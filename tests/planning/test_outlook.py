@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dp_fedmed.config import compose
-from dp_fedmed.planning.outlook import warnings_of_run
+from dp_fedmed.reporting.plan_words import warnings_of_run
 
 
 def test_a_run_warns_of_what_a_plan_warns_of() -> None:

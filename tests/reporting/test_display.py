@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dp_fedmed.config import compose
-from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.federation.rounds import RoundRecord
 from dp_fedmed.reporting.display import STOPPING, ConsoleDisplay
 from dp_fedmed.run.results import RunResult
 

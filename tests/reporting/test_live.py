@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from dp_fedmed.config import compose
-from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.federation.rounds import RoundRecord
 from dp_fedmed.reporting.live import LivePanel
 from dp_fedmed.run.results import public_record
 

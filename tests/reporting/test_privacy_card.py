@@ -13,7 +13,7 @@ from PIL import Image
 
 from dp_fedmed import __version__
 from dp_fedmed.config import compose
-from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.federation.rounds import RoundRecord
 from dp_fedmed.launch import run_federation
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.reporting.privacy_card import card_of

@@ -194,15 +194,6 @@ def test_a_run_that_has_not_ended_is_reported_as_far_as_it_got(a_run: Runs) -> N
     assert "metrics.jsonl: 1 of 4 lines cannot be read" in said
 
 
-def test_another_place_leaves_the_run_alone(a_run: Runs, tmp_path: Path) -> None:
-    path = a_run("sample")
-    before = sorted((p, p.stat().st_mtime_ns) for p in path.rglob("*"))
-    assert main(["report", str(path), "-o", str(tmp_path / "there" / "page.html")]) == 0
-    assert sorted((p, p.stat().st_mtime_ns) for p in path.rglob("*")) == before
-    made = {p.relative_to(tmp_path / "there").as_posix() for p in (tmp_path / "there").rglob("*")}
-    assert {"page.html", "page/report.md", "page/privacy_card.md", "page/figures"} <= made
-
-
 def test_attack_and_audit_are_shown_where_they_were_run(a_run: Runs) -> None:
     path = a_run("sample")
     attack = {
@@ -234,32 +225,3 @@ def test_test_images_can_be_left_out(a_run: Runs) -> None:
     without = report(path, "--no-pictures")
     assert "data:image/png;base64," not in without
     assert 'id="figure-confusion"' in without
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "dp-fedmed report RUN_OR_SWEEP"),
-        (["nowhere"], "nowhere is not a run or sweep directory"),
-        (["empty"], "empty holds neither a run (config.yaml) nor a sweep (sweep.yaml)"),
-        (["empty", "-o", "page.txt"], "-o page.txt is not an HTML file"),
-        (["empty", "--colour"], "unrecognized arguments: --colour"),
-    ],
-)
-def test_what_cannot_be_reported_is_one_sentence(
-    arguments: list[str],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    assert main(["report", *arguments]) == 2
-    assert said in capsys.readouterr().err
-    assert not list((tmp_path / "empty").iterdir())
-
-
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--help"]) == 0
-    assert "dp-fedmed report checkpoints/my_run" in capsys.readouterr().out

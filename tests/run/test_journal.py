@@ -10,7 +10,7 @@ from dp_fedmed.privacy.ledger import Record
 from dp_fedmed.privacy.mechanisms.base import exact_inputs
 from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.privacy.streams.rounds import RoundStreams
-from dp_fedmed.run.journal import CHARGE
+from dp_fedmed.run.spent import CHARGE
 
 RECORD = PrivacyEvent.poisson(
     unit="record", noise_multiplier=2.0, sample_rate=0.1, count=3, adjacency="zero_out"

@@ -10,9 +10,18 @@ import pytest
 from dp_fedmed.errors import LedgerError
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.streams.keys import MacKey
-from dp_fedmed.run.journal import CLOSE, COMMIT, CONFIG, OPEN, PHASE, REWIND
-from dp_fedmed.run.resume import client_ledgers, history_of, open_ledger
-from dp_fedmed.run.store import SCHEMA
+from dp_fedmed.run.resume import client_ledgers
+from dp_fedmed.run.spent import (
+    CLOSE,
+    COMMIT,
+    CONFIG,
+    OPEN,
+    PHASE,
+    REWIND,
+    SCHEMA,
+    history_of,
+    open_ledger,
+)
 
 BEGUN: list[tuple[str, dict[str, Any]]] = [
     (OPEN, {"schema": SCHEMA, "run": "r", "config": "first"}),

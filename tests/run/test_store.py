@@ -10,7 +10,8 @@ import numpy as np
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.privacy.streams.noise import NoiseKey
-from dp_fedmed.run.store import data_digest, destroy_key, read_plan
+from dp_fedmed.run.spent import read_plan
+from dp_fedmed.run.store import data_digest, destroy_key
 
 
 def test_data_are_told_apart_by_every_part_and_only_with_the_key() -> None:

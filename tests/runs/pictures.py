@@ -9,16 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_fedmed.reporting import anomaly_sheet, picture_sheet, segmentation_sheet
-from dp_fedmed.run import server_run
+from dp_fedmed.reporting import anomaly_sheet, picture_sheet, plots, segmentation_sheet
+from dp_fedmed.reporting.observer import RunPictures
 
 
 @pytest.fixture(autouse=True, scope="module")
 def without_pictures() -> Iterator[None]:
     """No curves, partitions or sheets of images; who looks at them has a fixture of this name."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(server_run, "plot_metrics", lambda *_: None)
-    patch.setattr(server_run.ServerRun, "_describe_clients", lambda *_: None)
+    patch.setattr(plots, "plot_metrics", lambda *_: None)
+    patch.setattr(RunPictures, "describe_clients", lambda *_: None)
     for sheet in (anomaly_sheet, segmentation_sheet):
         patch.setattr(sheet, "draw_sheet", lambda *_: None)
     yield

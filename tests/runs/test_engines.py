@@ -22,7 +22,7 @@ from flwr.serverapp import ServerApp
 from dp_fedmed.config import Config, compose
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation.flower_compat import RAY_ADDRESS, RAY_LOOPBACK, run_on_ray
-from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.federation.rounds import RoundRecord
 from dp_fedmed.launch import run_federation
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.run.directory import RunDirectory

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
-from dp_fedmed.assemble import serve
+from dp_fedmed.assemble import client_runtime, serve
 from dp_fedmed.client_app import build_client_app
 from dp_fedmed.config import Config, compose
 from dp_fedmed.engines.local_grid import FIRST_NODE_ID, LocalGrid
@@ -29,7 +29,6 @@ from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.run.directory import RunDirectory
 from dp_fedmed.run.results import RunResult
 from dp_fedmed.run.verify import LedgerView
-from dp_fedmed.site.runtime import ClientRuntime
 
 CLIENTS, C = 4, 0.5
 HOSTILE = CLIENTS - 1
@@ -98,7 +97,7 @@ def settings(
 
 
 def federate(config: Config, attacks: dict[int, Reply], verb: str = "train") -> RunResult:
-    runtime = ClientRuntime(config)
+    runtime = client_runtime(config)
     clients = config.federation.num_clients
     grid = HostileGrid(build_client_app(runtime=runtime), num_clients=clients, workers=1)
     grid.attacks, grid.verb = attacks, verb

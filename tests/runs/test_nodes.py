@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dp_fedmed import cli
-from dp_fedmed.assemble import serve
+from dp_fedmed.assemble import client_runtime, serve
 from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.errors import ConfigError, NodeError
 from dp_fedmed.federation.exchange import OFFLINE
+from dp_fedmed.federation.messages import RoundOrder
 from dp_fedmed.launch import run_federation
 from dp_fedmed.learning import LocalRound
 from dp_fedmed.learning.networks.learner import NetworkLearner, NetworkWork
@@ -79,7 +81,7 @@ def test_a_site_tries_the_network_for_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server that did not look does not decide for the sites."""
-    monkeypatch.setattr(NetworkLearner, "settled", lambda self, config: config)
+    monkeypatch.setattr(NetworkLearner, "settle", lambda self, grad_mode: grad_mode)
     network = f"model._target_={__name__}.Folding"
     with pytest.raises(NodeError, match="north cannot take part: its check of the network failed"):
         run(tmp_path, "privacy=sample", network)
@@ -100,12 +102,14 @@ def test_a_server_that_changes_its_mind_is_refused_whichever_records_are_drawn(
 ) -> None:
     """The classes of a round are checked too, against every record, so never by a draw."""
     config, grid = deploy(tmp_path, "privacy=sample")
-    runtime = ClientRuntime(config)
+    runtime = client_runtime(config)
     node = next(iter(grid.nodes.values()))
-    told = {"input_shape": [4], "num_classes": 2}
-    assert len(runtime._enter(told, node)[0]) > 0  # type: ignore[arg-type]
+    order = RoundOrder(
+        input_shape=(4,), num_classes=2, run="run", streams="run", phase=0, style="sample"
+    )
+    assert len(runtime._enter(order, node)[0]) > 0
     with pytest.raises(ConfigError, match="class ids go from 0 to 1"):
-        runtime._enter(told | {"num_classes": 1}, node)  # type: ignore[arg-type]
+        runtime._enter(replace(order, num_classes=1), node)
 
 
 @pytest.mark.parametrize("style", ["none", "sample", "user"])

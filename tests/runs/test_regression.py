@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dp_fedmed import client_app
+from dp_fedmed.assemble import client_runtime
 from dp_fedmed.cli import main
+from dp_fedmed.commands.report import write_report
 from dp_fedmed.config import better, compose
 from dp_fedmed.data import load_data
 from dp_fedmed.data.registry import refuse_other_kind
@@ -22,9 +23,9 @@ from dp_fedmed.launch import run_federation
 from dp_fedmed.learning.fairness import fairness
 from dp_fedmed.learning.local_only import over_clients
 from dp_fedmed.reporting.figures import run_figures
-from dp_fedmed.reporting.report import write_report
 from dp_fedmed.reporting.run_facts import read_run
 from dp_fedmed.run.results import RunResult
+from dp_fedmed.site import runtime
 
 WORDS = {
     "none": ["privacy=none", "federation.client_evaluate_every=1"],
@@ -100,9 +101,9 @@ def test_the_best_model_is_the_one_of_the_lowest_error(
 
 def test_less_error_is_better_wherever_a_best_is_named() -> None:
     assert [better(name) for name in ("rmse", "mae", "loss", "r2", "dice")] == [-1, -1, -1, 1, 1]
-    spread = over_clients([{"rmse": 0.5}, {"rmse": 1.0}], "rmse")
+    spread = over_clients([{"rmse": 0.5}, {"rmse": 1.0}], "rmse", sign=better("rmse"))
     assert (spread["rmse/clients_worst"], spread["rmse/clients_best"]) == (1.0, 0.5)
-    assert fairness([-0.5, 0.5], "r2") == {"worst": -0.5, "gap": 1.0}
+    assert fairness([-0.5, 0.5], sign=better("r2")) == {"worst": -0.5, "gap": 1.0}
 
 
 def test_a_resumed_regression_is_the_uninterrupted_one(
@@ -199,6 +200,6 @@ def test_a_site_whose_labels_are_classes_does_not_train_a_regression(
 ) -> None:
     config = compose([*COMMON, "privacy=sample"])
     classes = load_data(compose(["task=breast_cancer", "privacy=none"]).data, seed=0)
-    monkeypatch.setattr(client_app, "load_data", lambda *_, **__: classes)
+    monkeypatch.setattr(runtime, "load_data", lambda *_, **__: classes)
     with pytest.raises(ConfigError, match="labels are one class per record"):
-        client_app.ClientRuntime(config).records({"client-id": "north"})
+        client_runtime(config).records({"client-id": "north"})

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message
 
-from dp_fedmed.assemble import serve
+from dp_fedmed.assemble import client_runtime, serve
 from dp_fedmed.client_app import build_client_app
 from dp_fedmed.config import Config, DataConfig, compose
 from dp_fedmed.data import DataSet, Records
@@ -24,7 +24,6 @@ from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.privacy.streams.keys import SecretKey
 from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.reporting.display import LogDisplay
-from dp_fedmed.site.runtime import ClientRuntime
 from tests.checkout import copy_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,7 +130,7 @@ def record_forms() -> list[bytes]:
 
 
 def run(config: Config) -> tuple[Path, list[bytes]]:
-    runtime = ClientRuntime(config)
+    runtime = client_runtime(config)
     clients = config.federation.num_clients
     grid = ListeningGrid(build_client_app(runtime=runtime), num_clients=clients, workers=1)
     runtime.preload(clients)
@@ -187,7 +186,7 @@ def test_a_clients_failure_stays_in_a_file_of_its_own(tmp_path: Path) -> None:
             *("federation.num_rounds=1", f"run_dir={tmp_path}/{PERSON}/run"),
         ]
     )
-    runtime = ClientRuntime(config)
+    runtime = client_runtime(config)
 
     def fail(*_: object) -> None:
         raise ValueError(f"record {SENTINEL.tolist()} in {tmp_path}/{PERSON}/records")
@@ -210,7 +209,7 @@ AUDITED = """
 import os, sys
 os.umask(0)
 from dp_fedmed.config import compose
-from dp_fedmed.engines.running import run_federation
+from dp_fedmed.launch import run_federation
 import dp_fedmed.client_app, dp_fedmed.learning.networks.dp_sgd
 loaded = []
 sys.addaudithook(lambda event, args: loaded.append(args) if event == "pickle.find_class" else None)

@@ -129,7 +129,7 @@ def test_without_a_terminal_there_are_lines_and_a_second_ctrl_c_ends_at_once(
     assert "\x1b" not in rest
     # Amid round 1; or, if the first came just before it, while the end was being written.
     assert "interrupted after round 0" in rest or "Interrupted." in rest
-    assert f"Go on with: dp-fedmed resume {folder}" in rest.replace("\n", "")
+    assert f" with: dp-fedmed resume {folder}" in rest.replace("\n", "")
     again = ["federation.num_rounds=1", "training.local_steps=1", "new_phase=true"]
     result = run_federation(compose([f"run_dir={folder}", "resume=last", *again]))
     assert (result.stopped, result.rounds) == ("completed", 1)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dp_fedmed.assemble import client_runtime
 from dp_fedmed.client_app import build_client_app
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data
 from dp_fedmed.errors import BudgetSpent, ConfigError
+from dp_fedmed.federation.messages import RecordOrder
 from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.federation.sampling import AllSampler
@@ -24,7 +27,7 @@ from dp_fedmed.planning.plan import default_delta, make_plan, sample_rate, steps
 from dp_fedmed.privacy import get_privacy_spent
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.run.directory import RunDirectory
-from dp_fedmed.site.runtime import ClientRuntime
+from dp_fedmed.run.phases import limits_of
 from tests.studies import STUDY
 
 FIXED = (
@@ -73,7 +76,7 @@ def test_the_guarantee_is_the_worst_client_neither_sum_nor_mean() -> None:
     }
     plan = PrivacyPlan(delta_sample=1e-5, delta_user=None, clients=clients, user_event=None)
     words = ["privacy=sample", "privacy.sample.target_epsilon=1000", "privacy.accountant=rdp"]
-    guard = PrivacyGuard(compose(words), plan)
+    guard = PrivacyGuard(limits_of(compose(words)), plan)
     for server_round in range(1, 11):
         guard.charge(server_round, list(clients))
     each = [
@@ -157,7 +160,8 @@ def test_a_client_whose_participations_are_used_up_is_left_out() -> None:
         for name, n in (("a", 1), ("b", 2))
     }
     plan = PrivacyPlan(delta_sample=1e-5, delta_user=None, clients=clients, user_event=None)
-    guard = PrivacyGuard(compose(["privacy=sample", "privacy.sample.target_epsilon=100"]), plan)
+    config = compose(["privacy=sample", "privacy.sample.target_epsilon=100"])
+    guard = PrivacyGuard(limits_of(config), plan)
     assert guard.admit(["a", "b"]) == ["a", "b"]
     guard.charge(1, ["a", "b"])
     assert guard.admit(["a", "b"]) == ["b"]
@@ -286,8 +290,10 @@ def test_a_reply_that_does_not_fit_the_plan_is_refused(key: str) -> None:
         )
     }
     plan = PrivacyPlan(delta_sample=1e-5, delta_user=None, clients=clients, user_event=None)
-    guard = PrivacyGuard(compose(["privacy=sample"]), plan)
-    told = guard.told("a")
+    guard = PrivacyGuard(limits_of(compose(["privacy=sample"])), plan)
+    order = guard.order("a")
+    assert order is not None
+    told = order.to_dict()
     guard.check_reply("a", told)
     with pytest.raises(ValueError, match=key):
         guard.check_reply("a", {**told, key: 1})
@@ -296,21 +302,20 @@ def test_a_reply_that_does_not_fit_the_plan_is_refused(key: str) -> None:
 
 
 def test_a_client_refuses_a_plan_that_its_data_do_not_imply(small: Callable[..., Config]) -> None:
-    from flwr.app import ConfigRecord
-
     config = small("privacy=sample", *FIXED, "training.local_steps=2")
-    runtime = ClientRuntime(config)
+    runtime = client_runtime(config)
     assert build_client_app(runtime=runtime)
-    told = {
-        "noise_multiplier": 1.0,
-        "sample_rate": sample_rate(50, config.training),
-        "steps": 2,
-        "grad_mode": "hooks",
-    }
-    assert runtime.work.plan(ConfigRecord(told), 50).steps == 2
-    for key, value in (("steps", 3), ("sample_rate", 1e-3)):
+    order = RecordOrder(
+        noise_multiplier=1.0,
+        sample_rate=sample_rate(50, config.training),
+        steps=2,
+        grad_mode="hooks",
+    )
+    assert runtime.mechanism(order, 50).steps == 2
+    for other in (replace(order, steps=3), replace(order, sample_rate=1e-3)):
+        key = "steps" if other.steps == 3 else "sample_rate"
         with pytest.raises(ConfigError, match=key):
-            runtime.work.plan(ConfigRecord({**told, key: value}), 50)
+            runtime.mechanism(other, 50)
 
 
 def test_rates_and_steps_follow_from_the_number_of_records() -> None:
@@ -363,7 +368,7 @@ def test_patients_are_capped_and_have_their_own_epsilon(small: Callable[..., Con
     assert capped["group"]["epsilon"] > 2 * 0.9 * capped["epsilon"]
     assert "each deployed site promises" in capped["assumption"]
     with pytest.raises(ConfigError, match=r"data\.group_by=patient needs"):
-        ClientRuntime(small("privacy=sample", "data.group_by=patient")).records(
+        client_runtime(small("privacy=sample", "data.group_by=patient")).records(
             {"partition-id": 0, "num-partitions": 4}
         )
 
@@ -391,7 +396,7 @@ def ask_client(config: Config, noise_multiplier: float, ledger: int = 1) -> np.n
     from dp_fedmed.federation import flower_compat
 
     flower_compat.set_identity(1)
-    runtime = ClientRuntime(config)
+    runtime = client_runtime(config)
     runtime.preload(config.federation.num_clients)
     node = {"partition-id": 0, "num-partitions": config.federation.num_clients}
     records, _ = runtime.records(node)
@@ -405,6 +410,7 @@ def ask_client(config: Config, noise_multiplier: float, ledger: int = 1) -> np.n
         "streams": "demo",
         "phase": 0,
         "ledger": ledger,
+        "style": str(config.privacy.style),
         "input_shape": [30],
         "num_classes": 2,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from dp_fedmed.assemble import client_runtime, make_work, record_mechanism, serve
 from dp_fedmed.config import Config, compose
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.launch import run_federation
@@ -30,11 +32,11 @@ def report_of(path: Path) -> dict[str, Any]:
 
 def test_the_pool_holds_the_very_records_that_the_clients_train_with(small: Small) -> None:
     settings = ("data.partition.name=dirichlet", "data.partition.alpha=1")
-    federated = ClientRuntime(small(*settings))
+    federated = client_runtime(small(*settings))
     parts = [
         federated.records({"partition-id": number, "num-partitions": 4}) for number in range(4)
     ]
-    train, val = ClientRuntime(small(*settings, POOLED)).records(
+    train, val = client_runtime(small(*settings, POOLED)).records(
         {"partition-id": 0, "num-partitions": 1}
     )
     for pooled, position in ((train, 0), (val, 1)):
@@ -47,7 +49,7 @@ def test_a_patient_is_capped_over_the_whole_pool(small: Small) -> None:
         *("privacy=none", *STUDY, POOLED, "data.group_by=patient", "data.max_records_per_group=3"),
         *("federation.num_rounds=1", "data.client_val_fraction=0"),
     )
-    train, _ = ClientRuntime(config).records({"partition-id": 0, "num-partitions": 1})
+    train, _ = client_runtime(config).records({"partition-id": 0, "num-partitions": 1})
     assert train.patient is not None
     assert np.unique(train.patient, return_counts=True)[1].max() == 3
 
@@ -58,7 +60,7 @@ def test_clients_alone_average_to_the_federation_after_one_round(small: Small) -
     shared = load_file(run_federation(small(*settings)).run_dir / "model.safetensors")
     config = small(*settings, LOCAL)
     alone = load_file(run_federation(config).run_dir / "model.safetensors")
-    runtime = ClientRuntime(config)
+    runtime = client_runtime(config)
     sizes = [
         len(runtime.records({"partition-id": number, "num-partitions": 4})[0])
         for number in range(4)
@@ -84,13 +86,13 @@ def test_nothing_reaches_a_client_from_another(small: Small) -> None:
                 raise RuntimeError("this client is away")
             return super().train(message, context)
 
-    from dp_fedmed.assemble import serve
     from dp_fedmed.client_app import build_client_app
     from dp_fedmed.engines.local_grid import LocalGrid
     from dp_fedmed.reporting.display import LogDisplay
 
     other = small(*settings, LOCAL)
-    grid = LocalGrid(build_client_app(runtime=OneClient(other)), num_clients=4, workers=1)
+    runtime = OneClient(other, make_work(other), partial(record_mechanism, other))
+    grid = LocalGrid(build_client_app(runtime=runtime), num_clients=4, workers=1)
     alone = load_file(serve(grid, other, LogDisplay()).run_dir / "model.safetensors")
     here, there = part_of(both, "client-00002"), part_of(alone, "client-00002")
     assert all(np.array_equal(here[key], there[key]) for key in here)

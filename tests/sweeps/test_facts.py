@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dp_fedmed.sweeps.facts import costs, facts_of
+from dp_fedmed.sweeps.facts import facts_of
+from dp_fedmed.sweeps.summary import costs
 from tests.sweeps.rows import PRIVATE, row
 
 

@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 
 from dp_fedmed.cli import main
-from dp_fedmed.sweeps.facts import (
-    best_by_epsilon,
-    costs,
-    read_sweep,
-    spent_together,
-)
+from dp_fedmed.sweeps.facts import read_facts
 from dp_fedmed.sweeps.figures import sweep_figures
 from dp_fedmed.sweeps.page import sweep_page, sweep_summary
+from dp_fedmed.sweeps.summary import best_by_epsilon, costs, spent_together
 
 
 def row(job: int, style: str = "sample", seed: int = 0, **more: Any) -> dict[str, Any]:
@@ -49,7 +45,7 @@ def sweep_of(path: Path, rows: list[Any]) -> Any:
     path.mkdir(exist_ok=True)
     (path / "sweep.yaml").write_text("{schema: 1, jobs: 9, swept: {seed: [0, 1]}}")
     (path / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
-    return read_sweep(path)
+    return read_facts(path)
 
 
 def accuracy(value: float) -> dict[str, float]:

@@ -81,7 +81,7 @@ def test_workers_end_when_the_pool_is_killed() -> None:
         pool = JobPool(_work, workers=1)
         for event in pool.run([("sleep", 60)]):
             if isinstance(event, Progress):
-                os.write(write, str(event.told).encode())
+                os.write(write, str(event.message).encode())
                 threading.Event().wait()
     worker = int(os.read(read, 32))
     os.kill(child, signal.SIGKILL)

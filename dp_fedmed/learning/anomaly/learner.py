@@ -33,7 +33,7 @@ from dp_fedmed.learning.base import Evaluation, LocalRound, Pictures, State
 from dp_fedmed.learning.fairness import fairness
 from dp_fedmed.privacy.mechanisms.base import RecordMechanism
 from dp_fedmed.privacy.mechanisms.noisy_rows import NoisyRows
-from dp_fedmed.privacy.streams.noise import Purpose
+from dp_fedmed.privacy.streams import Purpose
 from dp_fedmed.progress import telling
 
 RECORD_NOISE, FEATURES = "record_noise", "features"

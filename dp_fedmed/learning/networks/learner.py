@@ -28,8 +28,7 @@ from dp_fedmed.learning.networks.task import (
 )
 from dp_fedmed.privacy.mechanisms.base import RecordMechanism
 from dp_fedmed.privacy.mechanisms.dp_sgd import DPSGD
-from dp_fedmed.privacy.streams.noise import Purpose
-from dp_fedmed.privacy.streams.reproducible import stream
+from dp_fedmed.privacy.streams import Purpose, stream
 
 if TYPE_CHECKING:
     from dp_fedmed.learning.networks.per_sample import PerSampleGradients

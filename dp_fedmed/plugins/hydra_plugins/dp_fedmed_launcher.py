@@ -1,8 +1,7 @@
-"""Our launcher for Hydra: a sweep's jobs side by side, on processes that stay warm.
+"""Hydra launcher that runs the jobs of a sweep side by side, on processes that are reused.
 
-The sweeper is Hydra's own, but for what it does while jobs are checked. Hydra makes launchers and
-sweepers only of classes in a package of this name. `dp_fedmed.sweeps.launcher` puts it where Python
-finds it.
+The sweeper is Hydra's own, except that it loads PyTorch while jobs are checked. Hydra accepts only
+classes in a package of this name, which `dp_fedmed.sweeps.launcher` puts on Python's path.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper, BasicSweeperConf
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from rich.console import Console
 
-from dp_fedmed.config import Config, EngineName, given_by_user, refuse_in_vain
+from dp_fedmed.config import Config, EngineName, given_by_user, refuse_without_effect
+from dp_fedmed.config.hydra_compat import BasicSweeper, BasicSweeperConf
 from dp_fedmed.errors import EXIT_STOPPED, ConfigError
 from dp_fedmed.sweeps.launcher import current
 
@@ -57,7 +56,7 @@ class PoolSweeper(BasicSweeper):
     """
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Raise what makes a job impossible to compose."""
+        """Raises the error of a job that cannot be composed."""
         assert self.config is not None
         begun = (Path(str(self.config.hydra.sweep.dir)) / "sweep.yaml").exists()
         if begun or not hasattr(os, "fork") or len(batch) < 2:
@@ -93,7 +92,7 @@ class PoolLauncher(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """What Hydra tells before the first batch."""
+        """Keeps what Hydra passes before the first batch."""
         self.hydra_context, self.config = hydra_context, config
 
     def launch(
@@ -110,7 +109,7 @@ class PoolLauncher(Launcher):
         if self._directory is None:
             path = Path(str(hydra.sweep.dir)).absolute()
             if not is_sweep(path):
-                self._refuse_in_vain(jobs, path)
+                self._refuse_without_effect(jobs, path)
             self._directory = SweepDirectory(path, current().command, jobs)
             current().end = self._directory.lock.release
         else:
@@ -120,17 +119,13 @@ class PoolLauncher(Launcher):
         values = {row["job"]: row["val"].get(row["metric"]) for row in rows}
         wrong = len(rows) < len(jobs) or any(row["status"] != "completed" for row in rows)
         current().exit_code = max(current().exit_code, EXIT_STOPPED if wrong else 0)
-        return [
-            JobReturn(
-                overrides=job.words,
-                status=JobStatus.COMPLETED,
-                _return_value=values.get(job.number),
-            )
-            for job in jobs
-        ]
+        returned = [JobReturn(overrides=job.words, status=JobStatus.COMPLETED) for job in jobs]
+        for job, result in zip(jobs, returned, strict=True):
+            result.return_value = values.get(job.number)
+        return returned
 
-    def _refuse_in_vain(self, jobs: Sequence[SweepJob], path: Path) -> None:
-        """Refuse what the user gave if it has an effect in no job."""
+    def _refuse_without_effect(self, jobs: Sequence[SweepJob], path: Path) -> None:
+        """Refuses settings that have no effect in any job."""
 
         def settings() -> Iterator[Config]:
             for job in jobs:
@@ -139,7 +134,7 @@ class PoolLauncher(Launcher):
 
         runs = settings()
         for first in runs:
-            refuse_in_vain(chain([first], runs), given_by_user(jobs[0].words))
+            refuse_without_effect(chain([first], runs), given_by_user(jobs[0].words))
 
     def _settings_of(self, job: SweepJob, run_dir: str) -> Config:
         """A job's configuration, as Hydra's own launcher would compose it."""

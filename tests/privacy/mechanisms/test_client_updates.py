@@ -19,7 +19,8 @@ from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.nodes import wait_for_nodes
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.federation.strategy import DPStrategy, RoundSettings
+from dp_fedmed.federation.rounds import RoundSettings
+from dp_fedmed.federation.strategy import DPStrategy
 from dp_fedmed.planning.plan import make_plan, make_sampler
 from dp_fedmed.privacy.mechanisms.client_updates import ClientUpdates
 from dp_fedmed.privacy.streams.noise import NoiseKey

@@ -8,27 +8,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
 from safetensors.numpy import load_file
 
-from dp_fedmed import client_app, crash_points
-from dp_fedmed.assemble import make_learner, make_work
+from dp_fedmed import crash_points
+from dp_fedmed.assemble import detector_settings, make_learner, make_work, record_mechanism
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import DataSet, Records, load_data, partition
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.federation.messages import RecordOrder
+from dp_fedmed.federation.rounds import RoundRecord
 from dp_fedmed.launch import run_federation
 from dp_fedmed.learning import LocalRound
 from dp_fedmed.learning.anomaly.learner import AnomalyWork
 from dp_fedmed.learning.anomaly.steps import VECTOR, StatisticStep
-from dp_fedmed.privacy import get_privacy_spent
+from dp_fedmed.privacy import PrivacyEvent, get_privacy_spent
+from dp_fedmed.privacy.mechanisms.base import add
 from dp_fedmed.privacy.mechanisms.record_means import RecordMeans
 from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream
 from dp_fedmed.privacy.streams.rounds import RoundStreams
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.run import server_run
-from dp_fedmed.run.journal import CHARGE, COMMIT, RELEASE
+from dp_fedmed.run.spent import CHARGE, COMMIT, RELEASE
 from dp_fedmed.run.verify import LedgerView
+from dp_fedmed.site import runtime
 from tests.conftest import without_privacy_unless_given
 from tests.runs.anomaly.runs import FIXED_NOISE, Crash, CrashAt, report_of
 
@@ -185,7 +187,7 @@ def released_for(
     with monkeypatch.context() as patch:
         without_noise(patch)
         patch.setattr(StatisticStep, "step", public_step)
-        for module in (server_run, client_app):
+        for module in (server_run, runtime):
             patch.setattr(module, "load_data", lambda *_, **__: data)
         return releases(run_federation(config).run_dir)
 
@@ -225,12 +227,13 @@ def test_one_client_moves_the_sum_over_clients_by_two_at_most(
 
 
 def test_a_client_that_sends_too_much_counts_as_its_images_do() -> None:
-    mechanism = RecordMeans({"a": 10, "b": 30}, noise_multiplier=1e-2)
-    mechanism.start({VECTOR: np.zeros(3)})
-    mechanism.add({VECTOR: np.array([1e6, 0.0, 0.0])}, "a")
-    mechanism.add({VECTOR: np.array([0.0, np.nan, 0.0])}, "b")
-    secrets = RoundStreams(NoiseKey.generate(), "run", 1, b"\0" * 32)
-    assert np.allclose(mechanism.release(secrets)[VECTOR], [10 / 40, 0, 0], atol=0.01)
+    event = PrivacyEvent.full(unit="record", noise_multiplier=1e-2)
+    mechanism = RecordMeans(event, records={"a": 10, "b": 30})
+    total = mechanism.empty({VECTOR: np.zeros(3)})
+    add(total, mechanism.bound({VECTOR: np.array([1e6, 0.0, 0.0])}, client="a"))
+    add(total, mechanism.bound({VECTOR: np.array([0.0, np.nan, 0.0])}, client="b"))
+    streams = RoundStreams(NoiseKey.generate(), "run", 1, b"\0" * 32)
+    assert np.allclose(mechanism.release(total, streams)[VECTOR], [10 / 40, 0, 0], atol=0.01)
 
 
 def test_the_servers_noise_has_the_scale_that_is_charged(
@@ -254,13 +257,11 @@ def test_a_clients_own_noise_has_the_scale_that_is_charged(
     received = make_learner(config, data).initial()
     work = make_work(config)
     work.build(data.input_shape, data.num_classes)
-    told = ConfigRecord(
-        {"noise_multiplier": 5.0, "sample_rate": 1.0, "steps": 1, "record_noise": "clients"}
-    )
+    order = RecordOrder(noise_multiplier=5.0, sample_rate=1.0, steps=1, grad_mode="auto")
     n = len(data.train)
     exact = LocalRound(name="a", server_round=1, received=received, records=data.train)
-    secrets = RoundStreams(NoiseKey.generate(), "run", 1, b"\0" * 32, client="a")
-    noised = replace(exact, plan=work.plan(told, n), secrets=secrets)
+    streams = RoundStreams(NoiseKey.generate(), "run", 1, b"\0" * 32, client="a")
+    noised = replace(exact, mechanism=record_mechanism(config, order, n), streams=streams)
     mean = work.train(exact)[0][VECTOR]
     assert np.linalg.norm(mean) <= 1.0
     noise = n * (work.train(noised)[0][VECTOR] - mean)
@@ -273,18 +274,22 @@ def test_a_client_does_not_answer_a_server_that_counts_on_other_noise(
     tiny: Callable[..., Config],
 ) -> None:
     config = tiny("privacy=sample")
-    told = make_learner(config, load_data(config.data, seed=config.seed)).told()
+    order = make_learner(config, load_data(config.data, seed=config.seed)).order()
     work = make_work(config)
     work.build((3, 32, 32), 4)
-    work.agree(ConfigRecord(told))
+    work.agree(order)
     with pytest.raises(ConfigError, match=r"same anomaly\.server_trusted"):
-        work.agree(ConfigRecord({**told, "record_noise": "clients"}))
+        work.agree({**order, "record_noise": "clients"})
     with pytest.raises(ConfigError, match="sample_rate"):
-        work.plan(ConfigRecord({"noise_multiplier": 5.0, "sample_rate": 0.5, "steps": 1}), 10)
+        record_mechanism(
+            config,
+            RecordOrder(noise_multiplier=5.0, sample_rate=0.5, steps=1, grad_mode="auto"),
+            10,
+        )
     other = make_work(tiny("privacy=sample", "seed=1"))  # seeds decide random weights
     other.build((3, 32, 32), 4)
     with pytest.raises(ConfigError, match=r"same anomaly\.weights"):
-        other.agree(ConfigRecord(told))
+        other.agree(order)
 
 
 def test_a_bank_holds_patches_of_clients(tiny: Callable[..., Config]) -> None:
@@ -294,7 +299,7 @@ def test_a_bank_holds_patches_of_clients(tiny: Callable[..., Config]) -> None:
     learner = make_learner(config, data)
     from dp_fedmed.learning.anomaly.detector import Detector
 
-    detector = Detector(config)
+    detector = Detector(detector_settings(config))
     rows = detector.map_of(learner.initial())(detector.features(data.train.x)).reshape(-1, 6)
     nearest = ((model["bank"][:, None] - rows[None]) ** 2).sum(axis=2).min(axis=1)
     assert nearest.max() < 1e-9

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
 from safetensors.numpy import load_file
 
-from dp_fedmed.assemble import make_learner, make_work
+from dp_fedmed.assemble import detector_settings, make_learner, make_work, record_mechanism
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import Records, load_data
 from dp_fedmed.errors import BudgetRefused, ConfigError
+from dp_fedmed.federation.messages import RecordOrder
 from dp_fedmed.launch import run_federation
 from dp_fedmed.learning import LocalRound
 from dp_fedmed.learning.anomaly.detector import BANK, Detector
@@ -22,7 +22,7 @@ from dp_fedmed.privacy import gaussian_epsilon, get_privacy_spent
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream
 from dp_fedmed.privacy.streams.rounds import RoundStreams
-from dp_fedmed.run.journal import CHARGE, RELEASE
+from dp_fedmed.run.spent import CHARGE, RELEASE
 from dp_fedmed.run.verify import LedgerView
 from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
 from tests.conftest import without_privacy_unless_given
@@ -36,14 +36,14 @@ def answer(config: Config, records: Records, sigma: float, client: str = "a") ->
     data = load_data(config.data, seed=config.seed)
     work = make_work(config)
     work.build(data.input_shape, data.num_classes)
-    told = ConfigRecord({"noise_multiplier": sigma, "sample_rate": 1.0, "steps": 1})
+    order = RecordOrder(noise_multiplier=sigma, sample_rate=1.0, steps=1, grad_mode="auto")
     mine = LocalRound(
         name=client,
         server_round=1,
         received=make_learner(config, data).initial(),
         records=records,
-        plan=work.plan(told, len(records)),
-        secrets=RoundStreams(NoiseKey.from_public_seed(3), "run", 1, b"\0" * 32, client=client),
+        mechanism=record_mechanism(config, order, len(records)),
+        streams=RoundStreams(NoiseKey.from_public_seed(3), "run", 1, b"\0" * 32, client=client),
     )
     return work.train(mine)[0][BANK]
 
@@ -112,13 +112,13 @@ def test_a_clients_own_budget_counts_replacements(
     tiny: Callable[..., Config], tmp_path: Path
 ) -> None:
     ledger = ClientLedger(tmp_path, "a", MacKey.generate(), durable=False)
-    work = make_work(tiny(*ROWS))
-    plan = work.plan(ConfigRecord({"noise_multiplier": 4.0, "sample_rate": 1.0, "steps": 1}), 39)
+    order = RecordOrder(noise_multiplier=4.0, sample_rate=1.0, steps=1, grad_mode="auto")
+    mechanism = record_mechanism(tiny(*ROWS), order, 39)
     asked = Asked(run="r", phase=0, server_round=1, ledger=1, digest="00", data="d")
     spent = get_privacy_spent(noise_multiplier=2.0, sample_rate=1.0, steps=1, delta=1e-5)
     with pytest.raises(BudgetRefused):
-        ledger.charge(asked, plan, Budget(0.99 * spent, 1e-5, "rdp"))
-    ledger.charge(asked, plan, Budget(1.01 * spent, 1e-5, "rdp"))
+        ledger.charge(asked, mechanism, Budget(0.99 * spent, 1e-5, "rdp"))
+    ledger.charge(asked, mechanism, Budget(1.01 * spent, 1e-5, "rdp"))
 
 
 def test_the_bank_of_noisy_rows_holds_the_rows_of_all_clients(tiny: Callable[..., Config]) -> None:
@@ -191,6 +191,6 @@ def test_a_bank_of_all_patches_holds_all_patches(tiny: Callable[..., Config]) ->
     config = tiny(*words)
     bank = load_file(run_federation(config).run_dir / "model.safetensors")[BANK]
     data = load_data(config.data, seed=config.seed)
-    detector = Detector(config)
+    detector = Detector(detector_settings(config))
     rows = detector.map_of(detector.initial(data.input_shape, 1))(detector.features(data.train.x))
     assert len(np.unique(bank, axis=0)) == len(np.unique(rows.reshape(-1, 6), axis=0))

@@ -114,13 +114,6 @@ def test_a_mistake_is_one_sentence_and_leaves_no_directory(
     assert not folder.exists()
 
 
-def test_data_shows_who_has_what(tmp_path: Path) -> None:
-    done = dp_fedmed("data", "data.partition.name=dirichlet", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "malignant" in done.stdout
-    assert (tmp_path / "partition.png").stat().st_size > 5_000
-
-
 def test_the_written_config_gives_the_same_run_again(tmp_path: Path) -> None:
     from omegaconf import OmegaConf
 
@@ -193,21 +186,3 @@ def test_a_run_is_resumed_and_its_ledger_shown(tmp_path: Path) -> None:
     wrong = dp_fedmed("ledger", "verify", str(folder))
     assert wrong.returncode == 1
     assert "the ledger gives" in " ".join(wrong.stdout.split())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["resume"], "dp-fedmed resume RUN_DIR"),
-        (["resume", "nowhere"], "nowhere is not a run directory"),
-        (["run", "resume=last"], "give run_dir=/absolute/path"),
-        (["run", "resume=round:x", "run_dir=/x"], "resume=round:x is neither last, best"),
-        (["ledger", "show"], "dp-fedmed ledger show RUN_DIR"),
-        (["ledger", "verify", "nowhere"], "nowhere is not a run directory"),
-    ],
-)
-def test_what_cannot_be_resumed_is_said(arguments: list[str], said: str, tmp_path: Path) -> None:
-    done = dp_fedmed(*arguments)
-    assert done.returncode == 2
-    assert said in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr

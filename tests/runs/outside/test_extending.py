@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ from dp_fedmed.config import Config, SamplerName, TaskKind
 from dp_fedmed.federation import sampling
 from dp_fedmed.launch import run_federation
 from dp_fedmed.learning.networks import task as base
-from dp_fedmed.learning.networks.learner import NetworkLearner
+from dp_fedmed.privacy import PrivacyEvent
+from dp_fedmed.privacy.mechanisms import MECHANISMS, ClientUpdates
+from dp_fedmed.privacy.mechanisms.base import add
 from tests.runs.outside.test_docs import ROOT, blocks
 
 BLOCKS = blocks(ROOT / "docs/extending.md", "python")
@@ -64,17 +67,18 @@ def test_the_new_mechanism_bounds_a_client_and_releases(
     page: ModuleType, small: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small("task=diabetes", "privacy=user", "model._target_=dp_fedmed.models.MLP")
+    made: list[ClientUpdates] = []
 
-    def mechanism(learner: NetworkLearner, plan, sampler):
-        return page.PerLayer(
-            learner.config.privacy.user,
-            noise_multiplier=plan.user_event.noise_multiplier,
-            expected_cohort=sampler.expected(learner.config.federation.num_clients),
-        )
+    def noted(*given: Any, **settings: Any) -> ClientUpdates:
+        made.append(page.PerLayer(*given, **settings))
+        return made[-1]
 
-    monkeypatch.setattr(NetworkLearner, "mechanism", mechanism)
+    monkeypatch.setitem(MECHANISMS, "fixed", noted)
     assert run_federation(config).rounds == 2
-    bound = page.PerLayer(config.privacy.user, noise_multiplier=1.0, expected_cohort=4.0)
+    assert len(made) == 1, "the run was noised by it"
+    most = config.privacy.user.max_grad_norm
+    event = PrivacyEvent.full(unit="client", noise_multiplier=1.0)
+    mechanism = page.PerLayer(event, max_norm=most, expected_cohort=4.0)
     like = {"a": np.zeros((3, 2)), "b": np.zeros(5)}
     rng = np.random.default_rng(0)
     for update in (
@@ -82,10 +86,10 @@ def test_the_new_mechanism_bounds_a_client_and_releases(
         {"a": np.full((3, 2), 1e9), "b": np.zeros(5)},
         {"a": np.full((3, 2), np.nan), "b": np.full(5, 1e9)},
     ):
-        bound.start(like)
-        bound.add(update)
-        moved = np.concatenate([value.ravel() for value in bound._total.values()])
-        assert np.linalg.norm(moved) <= config.privacy.user.max_grad_norm * (1 + 1e-9)
+        total = mechanism.empty(like)
+        add(total, mechanism.bound(update, client="a"))
+        moved = np.concatenate([value.ravel() for value in total.values()])
+        assert np.linalg.norm(moved) <= most * (1 + 1e-9)
 
 
 def test_the_new_sampler_draws_half_and_claims_no_amplification(
@@ -95,7 +99,7 @@ def test_the_new_sampler_draws_half_and_claims_no_amplification(
     config = small(*words, "privacy.user.noise_multiplier=5", "federation.num_rounds=1")
     epsilon = {}
     for kind in (sampling.AllSampler, page.EverySecond):
-        monkeypatch.setitem(sampling._SAMPLERS, SamplerName.all, kind)
+        monkeypatch.setitem(sampling.SAMPLERS, SamplerName.all, kind)
         own = dataclasses.replace(config, run_dir=f"{config.run_dir}-{kind.__name__}")
         run_federation(own)
         path = Path(own.run_dir)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from dp_fedmed.reporting.report import write_report
+from dp_fedmed.commands.report import write_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = [

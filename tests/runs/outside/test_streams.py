@@ -50,7 +50,7 @@ def test_sigterm_stops_after_the_round_with_a_sentence(tmp_path: Path) -> None:
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "stopping after this round" in said
-    assert f"Go on with: dp-fedmed resume {tmp_path}/run" in said
+    assert f"Resume with: dp-fedmed resume {tmp_path}/run" in said
     last = RunDirectory(tmp_path / "run").metrics()[-1]
     assert str(last["stopped"]).startswith("interrupted after round")
 

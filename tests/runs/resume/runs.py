@@ -15,14 +15,14 @@ from safetensors.numpy import load_file, save_file
 from dp_fedmed import crash_points
 from dp_fedmed.config import Config, compose
 from dp_fedmed.errors import CheckpointError, ConfigError, LedgerError, RunLocked
-from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.federation.rounds import RoundRecord
 from dp_fedmed.launch import run_federation
 from dp_fedmed.privacy import History, PrivacyEvent
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.reporting.display import LogDisplay
-from dp_fedmed.run.journal import CHARGE
 from dp_fedmed.run.results import RunResult
+from dp_fedmed.run.spent import CHARGE
 from dp_fedmed.run.verify import LedgerView
 
 REFUSALS = (ConfigError, LedgerError, CheckpointError, RunLocked)

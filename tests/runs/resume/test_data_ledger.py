@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from dp_fedmed.commands.report import write_report
 from dp_fedmed.config import compose
 from dp_fedmed.errors import ConfigError, LedgerError
 from dp_fedmed.launch import run_federation
-from dp_fedmed.reporting.report import write_report
 from dp_fedmed.run.verify import LedgerView
 from tests.runs.resume.runs import (
     SETTINGS,

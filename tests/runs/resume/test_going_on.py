@@ -13,10 +13,10 @@ from safetensors.numpy import load_file
 
 from dp_fedmed.config import compose
 from dp_fedmed.errors import ConfigError, LedgerError, RunFinished
-from dp_fedmed.federation.strategy import RoundRecord
+from dp_fedmed.federation.rounds import RoundRecord
 from dp_fedmed.launch import run_federation
 from dp_fedmed.run import server_run
-from dp_fedmed.run.journal import CHARGE, COMMIT, REWIND
+from dp_fedmed.run.spent import CHARGE, COMMIT, REWIND
 from dp_fedmed.run.verify import LedgerView
 from tests.runs.resume.runs import (
     SETTINGS,

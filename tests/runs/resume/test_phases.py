@@ -113,14 +113,14 @@ def test_a_new_phase_clips_to_its_own_norm(copy: Callable[[str], Path]) -> None:
     seen: list[float] = []
     from dp_fedmed.privacy.mechanisms.client_updates import ClientUpdates
 
-    original = ClientUpdates.start
+    original = ClientUpdates.empty
 
-    def noting(self, model):  # type: ignore[no-untyped-def]
-        seen.append(self.clip_norm)
-        original(self, model)
+    def noting(self, like):  # type: ignore[no-untyped-def]
+        seen.append(self.max_norm)
+        return original(self, like)
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(ClientUpdates, "start", noting)
+    patch.setattr(ClientUpdates, "empty", noting)
     resume(path, "new_phase=true", "privacy.user.max_grad_norm=0.125")
     patch.undo()
     assert seen == [0.125, 0.125]

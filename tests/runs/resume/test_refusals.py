@@ -106,13 +106,16 @@ def test_a_run_whose_plan_is_refused_leaves_no_directory(tmp_path: Path) -> None
 def test_a_client_cannot_stall_the_server_with_charges() -> None:
     from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
     from dp_fedmed.federation.privacy_guard import PrivacyGuard
+    from dp_fedmed.run.phases import limits_of
 
     own = ClientPlan(records=9, sample_rate=0.5, steps=1, participations=9, noise_multiplier=2.0)
     plan = PrivacyPlan(delta_sample=1e-5, delta_user=None, clients={"a": own}, user_event=None)
-    guard = PrivacyGuard(compose(["privacy=sample"]), plan)
+    guard = PrivacyGuard(limits_of(compose(["privacy=sample"])), plan)
+    order = guard.order("a")
+    assert order is not None
     for charges_told in (10**9, 0, "many", -1):
         with pytest.raises(ValueError, match=r"answered|not a count"):
-            guard.check_reply("a", {**guard.told("a"), "charges": charges_told})
+            guard.check_reply("a", {**order.to_dict(), "charges": charges_told})
 
 
 def test_settings_that_a_crash_kept_from_their_file_come_from_the_ledger(

@@ -1,7 +1,6 @@
-"""Standard output and error that cannot end a run.
+"""Makes standard output and error safe: a failed write loses text, never a run or its exit code.
 
-Whoever reads a run's lines may leave (`| head -1`), have no room (`> /dev/full`) or read ASCII
-only: that loses words, never a model, its directory or its exit code.
+Readers may close the pipe (`| head -1`), be full (`> /dev/full`) or accept ASCII only.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _SPELL = "dp_fedmed.spell"
 
 
 def spelled(error: UnicodeError) -> tuple[str, int]:
-    """What a stream that cannot say a character says instead.
+    """Codec error handler: spells characters that a stream cannot encode.
 
     >>> codecs.register_error("doc", spelled)
     >>> "ε = 3 ± 1".encode("ascii", errors="doc")
@@ -49,7 +48,7 @@ class _Lossy(io.FileIO):
 
 
 def protect() -> None:
-    """Give this process such streams; call it before anything else is opened."""
+    """Replaces this process's streams by safe ones; call it before anything else is opened."""
     codecs.register_error(_SPELL, spelled)
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass  # a closed stream's number must not become that of a run's file
@@ -70,6 +69,6 @@ def _protected(descriptor: int, stream: object) -> io.TextIOWrapper:
 
 
 def lost(stream: object) -> OSError | None:
-    """Why a stream has lost words; None if it has not."""
+    """The error that made a stream lose text; None if it lost none."""
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return raw.lost if isinstance(raw, _Lossy) else None

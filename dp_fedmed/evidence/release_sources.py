@@ -1,6 +1,6 @@
 """What an audit attacks: releases of the configuration's own network and loss, or its statistic.
 
-Each scene computes one release by the code that a run uses: the client's `LocalWork`, and, where
+Each source computes one release by the code that a run uses: the client's `LocalWork`, and, where
 the server noises, the learner's mechanism. Canaries and the records beside them come from the
 server's own validation records, changed so that they move as much as possible; no client's record
 is used.
@@ -26,20 +26,22 @@ from dp_fedmed.assemble import (
 from dp_fedmed.config import Config, GradMode, OptimizerName, TaskKind
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.data.records import joined
-from dp_fedmed.evidence.audited_run import OVER, Target, planned_privacy
+from dp_fedmed.evidence.audited_run import OVER, AuditTarget, planned_privacy
 from dp_fedmed.evidence.one_release import Arrays
-from dp_fedmed.federation.messages import RecordOrder
-from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
-from dp_fedmed.learning import Learner, LocalRound, LocalWork
+from dp_fedmed.federation import ClientPlan, PrivacyPlan, RecordOrder
+from dp_fedmed.learning import (
+    AnomalyWork,
+    Learner,
+    LocalOnlyLearner,
+    LocalRound,
+    LocalWork,
+    NetworkLearner,
+)
 from dp_fedmed.learning.anomaly.feature_cache import FeatureCache
 from dp_fedmed.learning.anomaly.features import PatchFeatures
-from dp_fedmed.learning.anomaly.learner import AnomalyWork
-from dp_fedmed.learning.local_only import LocalOnlyLearner
-from dp_fedmed.learning.networks.learner import NetworkLearner
-from dp_fedmed.learning.server_step import ServerStep
-from dp_fedmed.planning.plan import make_sampler
+from dp_fedmed.planning import make_sampler
 from dp_fedmed.privacy.mechanisms.base import add
-from dp_fedmed.privacy.streams.rounds import RoundStreams
+from dp_fedmed.privacy.streams import RoundStreams
 
 State = dict[str, NDArray[Any]]
 
@@ -52,22 +54,24 @@ SITE, OTHER = "canary", "other"
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked:
-    """What is released, in words and as scenes.
+    """What an audit attacks: its description, and the sources of its releases.
 
     Attributes:
         described: for the report: network, loss, way to gradients, mechanism.
         replaced: what of the configuration takes no part, and why it need not.
-        scenes: of which the one that moves most is attacked,
+        sources: of which the one that moves most is attacked,
         each_one: or each.
     """
 
     described: Mapping[str, str | int]
     replaced: str
-    scenes: Sequence[Any]
+    sources: Sequence[Any]
     each_one: bool = False
 
 
-def attacked(config: Config, target: Target, data: DataSet, rng: np.random.Generator) -> Attacked:
+def attacked(
+    config: Config, target: AuditTarget, data: DataSet, rng: np.random.Generator
+) -> Attacked:
     """The releases of a configuration that protect one unit.
 
     Raises:
@@ -83,25 +87,25 @@ def attacked(config: Config, target: Target, data: DataSet, rng: np.random.Gener
 
 def _network(
     config: Config,
-    target: Target,
+    target: AuditTarget,
     data: DataSet,
     learner: NetworkLearner,
     rng: np.random.Generator,
 ) -> Attacked:
+    trained = {name for name, p in learner.model.named_parameters() if p.requires_grad}
+    initial = learner.initial()
     described: dict[str, str | int] = {
         "network": config.model._target_,
         "loss": str(config.task.loss),
+        "trained_weights": sum(initial[name].size for name in trained),
     }
-    trained = {name for name, p in learner.model.named_parameters() if p.requires_grad}
-    initial = learner.initial()
-    described["trained_weights"] = sum(initial[name].size for name in trained)
     canaries = candidates(data, rng)
     if target.unit == "client":
-        scene = ClientRelease(config, target, data, learner, initial, canaries)
+        source = ClientRelease(config, target, data, learner, initial, canaries)
         return Attacked(
             described=described,
             replaced="the server's optimizer, which sees only what was released",
-            scenes=[scene],
+            sources=[source],
         )
     mode = GradMode(learner.settle(str(config.privacy.sample.grad_mode)))
     sample = replace(config.privacy.sample, grad_mode=mode)
@@ -113,44 +117,45 @@ def _network(
     return Attacked(
         described=described,
         replaced="the clients' and the server's optimizers, which see only what was released",
-        scenes=[RecordRelease(one_step, target, data, work, model, canaries) for model in models],
+        sources=[RecordRelease(one_step, target, data, work, model, canaries) for model in models],
     )
 
 
 def _statistic(
-    config: Config, target: Target, data: DataSet, learner: Learner, rng: np.random.Generator
+    config: Config, target: AuditTarget, data: DataSet, learner: Learner, rng: np.random.Generator
 ) -> Attacked:
-    """One scene for each release of a statistic: each has vectors of its own."""
+    """One source for each release of a statistic: each has vectors of its own."""
     changed = _one_step(config, target)
     work, canaries = _built(changed, data), candidates(data, rng, images=True)
     if isinstance(work, AnomalyWork):
         work.detector.features = _Kept(work.detector.features)
-    state, scenes = learner.initial(), []
-    kind = RecordRelease if target.unit == "record" else ClientRelease
+    state, sources = learner.initial(), list[Any]()
     releases = 1 if config.releases_rows else min(config.federation.num_rounds, 2)
-    for _ in range(releases):
-        if kind is RecordRelease:
-            scene: Any = RecordRelease(changed, target, data, work, state, canaries, learner)
+    for number in range(releases):
+        if target.unit == "record":
+            sources.append(RecordRelease(changed, target, data, work, state, canaries, learner))
         else:
-            scene = ClientRelease(changed, target, data, learner, state, canaries)
-        scenes.append(scene)
-        if len(scenes) < releases:
-            answer, _ = work.train(_order(state, data.val))
-            state = _step(config, target, data, learner).step(state, answer)
+            sources.append(ClientRelease(changed, target, data, learner, state, canaries))
+        if number + 1 < releases:
+            answer, _ = work.train(_round(state, data.val))
+            plan = _plan(config, target, len(data.val))
+            step = server_step(config, learner, plan, make_sampler(config))
+            state = step.step(state, answer)
+    by_server = target.unit == "client" or config.record_noise_at_server
     return Attacked(
         described={
             "mechanism": str(config.anomaly.mechanism),
             "backbone": config.anomaly.backbone,
-            "noised_by": "server" if noised_by_server(config, target) else "client",
+            "noised_by": "server" if by_server else "client",
         },
         replaced="nothing",
-        scenes=scenes,
+        sources=sources,
         each_one=True,
     )
 
 
 class _Kept(PatchFeatures):
-    """Features of the same few images, again and again: computed once."""
+    """Patch features with a cache: an audit asks for the same few images many times."""
 
     def __init__(self, plain: PatchFeatures) -> None:
         self.cache = FeatureCache(plain)
@@ -160,17 +165,11 @@ class _Kept(PatchFeatures):
         return self.cache.batches(images)
 
 
-def _order(model: State, records: Records, **private: Any) -> LocalRound:
+def _round(model: State, records: Records, **private: Any) -> LocalRound:
     return LocalRound(name=SITE, server_round=1, received=model, records=records, **private)
 
 
-def _step(config: Config, target: Target, data: DataSet, learner: Learner) -> ServerStep:
-    """What the server makes of a release, with as much noise as the plan has."""
-    sampler = make_sampler(config)
-    return server_step(config, learner, _plan(config, target, len(data.val)), sampler)
-
-
-def _plan(config: Config, target: Target, records: int) -> PrivacyPlan:
+def _plan(config: Config, target: AuditTarget, records: int) -> PrivacyPlan:
     """The run's plan as far as one release depends on it."""
     sigma = target.noise_multiplier
     if target.unit == "client":
@@ -189,12 +188,7 @@ def _plan(config: Config, target: Target, records: int) -> PrivacyPlan:
     )
 
 
-def noised_by_server(config: Config, target: Target) -> bool:
-    """Whether the unit is hidden by the server's noise."""
-    return target.unit == "client" or config.record_noise_at_server
-
-
-def _one_step(config: Config, target: Target) -> Config:
+def _one_step(config: Config, target: AuditTarget) -> Config:
     """One step with all records, by an optimizer whose step is the release itself."""
     plain = replace(
         config.training,
@@ -274,7 +268,7 @@ class RecordRelease:
     def __init__(
         self,
         config: Config,
-        target: Target,
+        target: AuditTarget,
         data: DataSet,
         work: LocalWork,
         model: State,
@@ -306,7 +300,7 @@ class RecordRelease:
             grad_mode=str(self.config.privacy.sample.grad_mode),
         )
         mechanism = record_mechanism(self.config, order, count)
-        work = _order(self.model, records, mechanism=mechanism, streams=secrets)
+        work = _round(self.model, records, mechanism=mechanism, streams=secrets)
         answer, _ = self.work.train(work)
         if self.config.releases_rows:
             rows = count * self.config.anomaly.rows_per_image
@@ -319,7 +313,7 @@ class RecordRelease:
 
 
 def _with(records: Records, canary: Records) -> Records:
-    """The canary comes first: what goes by place in a batch then moves for everybody."""
+    """The records with the canary first, so that whatever depends on a place in the batch moves."""
     return Records(np.concatenate([canary.x, records.x]), np.concatenate([canary.y, records.y]))
 
 
@@ -334,20 +328,20 @@ class ClientRelease:
     def __init__(
         self,
         config: Config,
-        target: Target,
+        target: AuditTarget,
         data: DataSet,
         learner: Learner,
         model: State,
         canaries: Records,
     ) -> None:
-        self.config, self.learner = config, learner
         self.config = replace(config, privacy=planned_privacy(config.privacy, target))
+        self.learner = learner
         self.name, self.bound = "one release of clients", target.clip_norm
         self.plan = _plan(config, target, len(data.val))
         self.work = _built(config, data)
         half = data.val.subset(np.arange(min(BESIDE, len(data.val))))
         parts = [half, *(canaries.subset(np.array([i])) for i in range(0, len(canaries), 4))]
-        self.answers = [self.work.train(_order(model, part))[0] for part in parts]
+        self.answers = [self.work.train(_round(model, part))[0] for part in parts]
         self.inputs = len(parts)
 
     def release(self, number: int, secrets: RoundStreams) -> Arrays:
@@ -371,7 +365,7 @@ def _enlarged(answer: State, norm: float) -> State:
 
 def _released(
     config: Config,
-    learner: Learner | None,
+    learner: Learner,
     plan: PrivacyPlan,
     answers: Mapping[str, State],
     like: State,

@@ -1,0 +1,160 @@
+"""A plan in sentences: what to be cautious of, what to change, and what is not promised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dp_fedmed.config import Config, PrivacyStyle
+from dp_fedmed.config.arithmetic import not_against_server
+from dp_fedmed.planning.forecast import Spending
+from dp_fedmed.planning.outlook import Caution, Concern, Outlook, outlook_of_run
+from dp_fedmed.planning.plan import delta_warning
+from dp_fedmed.planning.suggestions import LEAST, Suggestion
+from dp_fedmed.reporting.words import LEVELS, odds
+
+NO_PRIVACY = (
+    "No guarantee: privacy.style=none adds no noise, and the model may reveal any record.",
+    "privacy=sample hides one record of one client (privacy.sample.target_epsilon=3 unless given).",
+    "privacy=user hides one whole client (privacy.user.target_epsilon=8 unless given), and needs "
+    "many clients.",
+    "privacy=hybrid does both. Plan one with the same settings and privacy=sample instead of "
+    "privacy=none.",
+)
+
+
+def warnings(outlook: Outlook) -> list[str]:
+    """Every caution in a sentence, with what to do about it."""
+    return [_sentence(outlook, caution) for caution in outlook.cautions]
+
+
+def warnings_of_run(config: Config, records: Mapping[str, int], weights: int) -> list[str]:
+    """What a run should say when it begins, apart from δ, of which its plan has warned."""
+    return warnings(outlook_of_run(config, records, weights))
+
+
+def _sentence(outlook: Outlook, caution: Caution) -> str:
+    made, value = outlook.forecast, caution.value
+    privacy, federation = made.config.privacy, made.config.federation
+    match caution.concern:
+        case Concern.large_delta:
+            return _about_delta(outlook, caution)
+        case Concern.public_noise:
+            return (
+                f"privacy.noise_seed={privacy.noise_seed} is public, so the noise protects nobody: "
+                "leave it null for a real run"
+            )
+        case Concern.no_round_fits:
+            return (
+                "not a single round fits the target, so that a run would be refused: give a larger "
+                "privacy.*.target_epsilon, or only one of target_epsilon and noise_multiplier"
+            )
+        case Concern.budget_ends_run:
+            return (
+                f"the budget ends the run after round {made.rounds} of {federation.num_rounds}: "
+                f"plan federation.num_rounds={made.rounds}, or leave privacy.*.noise_multiplier "
+                "null to have the noise calibrated for all rounds"
+            )
+        case Concern.weak_promise:
+            spent = made.levels[caution.level]
+            return (
+                f"ε_{caution.level} {value:.3g} is a weak promise: an even guess about one "
+                f"{spent.event.unit} may become {odds(value, spent.delta)} sure"
+            )
+        case Concern.no_amplification:
+            return (
+                "federation.sampler=fixed has no amplification by sampling at client level: "
+                "federation.sampler=poisson with the same rate needs less noise"
+            )
+        case Concern.participations_run_out:
+            return (
+                f"federation.max_participations={federation.max_participations} is used up before "
+                f"the run ends, which expects {value:.3g} of each client: later rounds are then "
+                "mostly noise, and do not end the run, since that would tell who took part"
+            )
+        case Concern.every_round_planned:
+            return (
+                f"a round asks {value:.0%} of the clients, but each record is planned as if its "
+                "client took part in every round: federation.max_participations plans with fewer"
+            )
+        case _:
+            return _about_signal(made.levels[caution.level], caution)
+
+
+def _about_delta(outlook: Outlook, caution: Caution) -> str:
+    units = {"sample": "records of the smallest client", "user": "clients"}[caution.level]
+    delta = outlook.forecast.levels[caution.level].delta
+    return delta_warning(caution.level, delta, int(caution.value), units) or ""
+
+
+def _about_signal(spent: Spending, caution: Caution) -> str:
+    value, of_clients = caution.value, caution.level == "user"
+    steps = "1 step" if spent.steps == 1 else f"all {spent.steps} steps"
+    if caution.concern is Concern.wasteful_sampling:
+        key = "federation.sample_rate" if of_clients else "training.batch_size"
+        return (
+            f"{key} wastes budget: with q={spent.sample_rate:.3g} and {steps} the run has "
+            f"{value:.0%} of the signal-to-noise that full {'cohorts' if of_clients else 'batches'}"
+            " would have for the same ε"
+        )
+    if caution.concern is Concern.too_few_units:
+        return (
+            f"the {'cohort' if of_clients else 'batch'} is too small for the noise: even in a "
+            f"single weight in which every {LEVELS[caution.level]} agrees, a step's signal is "
+            f"{value:.2g} of the noise"
+        )
+    whole = "at each client" if spent.sample_rate == 1.0 else "in a batch"
+    units = "clients per round" if of_clients else f"records {whole}"
+    return (
+        f"noise drowns the {'updates' if of_clients else 'gradients'}: after {steps} the signal is "
+        f"at most {value:.2g} of the noise in norm; it would take about {1.0 / value:.2g} times "
+        f"the {units}, or a model with fewer weights"
+    )
+
+
+def suggestion_text(found: Suggestion) -> str:
+    """What a change does, on one line."""
+    change, noise = _percent(*found.sigma), _percent(*found.noise)
+    effects = []
+    if found.sigma[0] != found.sigma[1]:
+        effects.append(f"σ {found.sigma[0]:.3g} → {found.sigma[1]:.3g} ({change})")
+    if noise != change:
+        what = "gradient" if found.level == "sample" else "update"
+        effects.append(f"noise in an averaged {what} {noise}")
+    if found.steps[0] != found.steps[1]:
+        plural = "" if found.steps[1] == 1 else "s"
+        effects.append(f"{found.steps[1]} step{plural} instead of {found.steps[0]}")
+    if abs(found.run - 1.0) >= LEAST:
+        effects.append(f"signal-to-noise over the run {_percent(1.0, found.run)}")
+    before = "" if found.before is None else f" (now {_shown(found.before)})"
+    return f"{found.key}={_shown(found.after)}{before}: {', '.join(effects)}"
+
+
+def suggestion_json(found: Suggestion) -> dict[str, Any]:
+    """A change for `--json`."""
+    return {
+        "override": f"{found.key}={_shown(found.after)}",
+        "before": None if found.before is None else _shown(found.before),
+        "level": found.level,
+        "noise_multiplier": list(found.sigma),
+        "noise_in_average": list(found.noise),
+        "steps": list(found.steps),
+        "run_signal_to_noise_ratio": found.run,
+        "accountant": found.accountant,
+        "text": suggestion_text(found),
+    }
+
+
+def _percent(before: float, after: float) -> str:
+    return f"{100.0 * (after / before - 1.0):+.0f} %".replace("-", "−")
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def unprotected(config: Config) -> list[str]:
+    """What is not promised: by style `none` nothing, and to the server less than to others."""
+    if config.privacy.style is PrivacyStyle.none:
+        return list(NO_PRIVACY)
+    return [f"{said}." for said in not_against_server(config)]
