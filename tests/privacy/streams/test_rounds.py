@@ -69,11 +69,9 @@ def test_each_purpose_has_its_own_stream() -> None:
 
 @pytest.mark.parametrize("purpose", Purpose)
 def test_a_choice_never_depends_on_data_and_noise_always_does(purpose: Purpose) -> None:
+    wrong = SECRETS.selection if purpose.is_noise else lambda p: SECRETS.noise(p, MODEL)
     with pytest.raises(ValueError, match="private_digest"):
-        if purpose.is_noise:
-            SECRETS.selection(purpose)
-        else:
-            SECRETS.noise(purpose, MODEL)
+        wrong(purpose)
 
 
 def test_what_a_ledger_holds_of_a_sum_needs_the_key_and_is_not_the_streams_digest() -> None:
