@@ -6,18 +6,14 @@ holds up to two jobs: one that it computes and one that waits, so that it never 
 
 from __future__ import annotations
 
-import gc
+import functools
 import logging
-import multiprocessing
-import os
-import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
@@ -25,6 +21,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from dp_fedmed.engines.forked import Forked, answer, jobs_from
 from dp_fedmed.engines.transport import Arena, Described, Parcel, put_together, take_apart
 from dp_fedmed.federation import flower_compat
 from dp_fedmed.federation.failures import describe_failure
@@ -60,7 +57,6 @@ class WorkerPool:
 
     def __init__(self, app: ClientApp, *, workers: int, run_id: int) -> None:
         self.app, self.run_id = app, run_id
-        self._fork: BaseContext = multiprocessing.get_context("fork")
         self._workers: list[_Worker | None] = [None] * workers
         self._shared = Arena(0)
         self._generation = 0
@@ -138,7 +134,7 @@ class WorkerPool:
         worker = self._workers[index]
         if worker is None:
             others = [w.connection for w in self._workers if w is not None]
-            worker = _Worker.start(self._fork, self.app, self.run_id, self._shared, others)
+            worker = _Worker.start(self.app, self.run_id, self._shared, others)
             self._workers[index] = worker
         return worker
 
@@ -197,23 +193,17 @@ class _Worker:
     @classmethod
     def start(
         cls,
-        context: BaseContext,
         app: ClientApp,
         run_id: int,
         shared: Arena,
         others: list[Connection],
     ) -> _Worker:
-        ours, theirs = context.Pipe()
         slots = [Arena(shared.size) for _ in range(SLOTS)]
-        process = context.Process(  # type: ignore[attr-defined]
-            target=_work, args=(theirs, [*others, ours], app, run_id, shared, slots), daemon=True
-        )
-        gc.freeze()  # a worker's collector must not touch, and so copy, what it shares with us
-        process.start()
-        gc.unfreeze()
-        theirs.close()
+        live = functools.partial(_work, app, run_id, shared, slots)
+        forked = Forked.start(live, others, daemon=True)
+        process = forked.process
         # At our exit multiprocessing asks by SIGTERM, which workers ignore, and waits: kill before.
-        return cls(process, ours, slots, Finalize(None, process.kill, exitpriority=0))
+        return cls(process, forked.connection, slots, Finalize(None, process.kill, exitpriority=0))
 
     def give(
         self,
@@ -251,36 +241,19 @@ class _Worker:
 
 
 def _work(
-    connection: Connection,
-    inherited: list[Connection],
-    app: ClientApp,
-    run_id: int,
-    shared_arena: Arena,
-    slots: list[Arena],
+    app: ClientApp, run_id: int, shared_arena: Arena, slots: list[Arena], connection: Connection
 ) -> None:
-    """A worker's whole life: take a job, run the app, answer; end when the pool's end closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # our parent, which gets it too, ends the round
+    """A worker's whole life: take a job, run the app, answer."""
     # A display may have put its own here, with locks that its thread held when we were forked.
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-    for other in inherited:  # else this worker would keep its siblings' pipes open after the pool
-        other.close()
     generation = 0
     shared: ArrayRecord | None = None
-    while True:
-        try:
-            slot, header, parcel, state, broadcast = connection.recv()
-        except (EOFError, OSError):
-            os._exit(0)
+    for slot, header, parcel, state, broadcast in jobs_from(connection):
         if broadcast is not None and broadcast[0] != generation:
             generation, entries, lengths = broadcast
             records = put_together(entries, shared_arena.read(lengths))
             shared = records.array_records["shared"]
-        answer = _answer(app, run_id, header, parcel, state, shared, slots[slot])
-        try:
-            connection.send(answer)
-        except OSError:
-            os._exit(0)
+        answer(connection, _answer(app, run_id, header, parcel, state, shared, slots[slot]))
 
 
 def _answer(
@@ -300,10 +273,10 @@ def _answer(
         message = Message(content, node_id, message_type, ttl=ttl, group_id=group_id)
         context = flower_compat.make_context(run_id, node_id, node_config)
         context.state = put_together(state.entries, state.buffers)
-        answer = app(message, context)
-        if answer.has_error():
-            return answer.error.reason, [], [], None, nothing
-        reply = take_apart(answer.content)
+        said = app(message, context)
+        if said.has_error():
+            return said.error.reason, [], [], None, nothing
+        reply = take_apart(said.content)
         after = take_apart(context.state)
     except Exception as error:  # whatever a client does wrong costs its own contribution only
         return describe_failure(error), [], [], None, nothing

@@ -6,22 +6,20 @@ next job. One that dies costs the job that it had, and is replaced.
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
+import functools
 import os
 import signal
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from typing import Any
+
+from dp_fedmed.engines.forked import Forked, answer, jobs_from
 
 #: Runs a job in a worker; it is given the job and a function that reports progress to the pool.
 Work = Callable[[Any, Callable[[Any], None]], Any]
 SECONDS_TO_STOP = 120.0
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -55,9 +53,7 @@ Event = Started | Progress | Ended
 
 
 @dataclass
-class _PoolProcess:
-    process: BaseProcess
-    connection: Connection
+class _PoolProcess(Forked):
     job: Any = None
 
 
@@ -71,7 +67,6 @@ class JobPool:
 
     def __init__(self, work: Work, *, workers: int) -> None:
         self.work = work
-        self._fork = multiprocessing.get_context("fork")
         self._workers: list[_PoolProcess | None] = [None] * workers
 
     def run(self, jobs: Sequence[Any]) -> Iterator[Event]:
@@ -120,14 +115,8 @@ class JobPool:
         worker.job = job
 
     def _start(self) -> _PoolProcess:
-        ours, theirs = self._fork.Pipe()
         others = [worker.connection for worker in self._workers if worker is not None]
-        process = self._fork.Process(target=_live, args=(theirs, [*others, ours], self.work))
-        gc.freeze()  # a worker's collector must not touch, and so copy, what it shares with us
-        process.start()
-        gc.unfreeze()
-        theirs.close()
-        return _PoolProcess(process, ours)
+        return _PoolProcess.start(functools.partial(_live, self.work), others, own_group=True)
 
     def _end(self, worker: _PoolProcess) -> None:
         worker.connection.close()
@@ -159,47 +148,17 @@ class JobPool:
         worker.process.join()
         worker.connection.close()
         self._workers[self._workers.index(worker)] = None
-        code = worker.process.exitcode or 0
-        how = f"exit code {code}"
-        if code < 0:
-            how = f"killed by {signal.Signals(-code).name}"
-        return Ended(worker.job, died=f"its process died ({how})")
+        return Ended(worker.job, died=f"its process died ({worker.how_it_died()})")
 
 
-def _live(connection: Connection, inherited: list[Connection], work: Work) -> None:
-    """A worker's whole life: take a job, do it, answer; end when the pool's end closes."""
-    os.setpgid(0, 0)  # a terminal's Ctrl-C goes to the pool, which passes it on once
-    _die_with_parent()
-    # A shell's background job passes on that SIGINT is ignored.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the pool, which gets it too, asks by SIGINT
-    for other in inherited:  # else this worker would keep its siblings' pipes open after the pool
-        other.close()
-    while True:
-        try:
-            job = connection.recv()
-        except (EOFError, OSError):
-            os._exit(0)
+def _live(work: Work, connection: Connection) -> None:
+    """Do one job after the other; Ctrl-C from the pool interrupts the job at hand."""
+    for job in jobs_from(connection):
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            answer = work(job, lambda message: connection.send(("progress", message)))
+            found = work(job, lambda message: connection.send(("progress", message)))
         except KeyboardInterrupt:
-            answer = None
+            found = None
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            connection.send(("ended", answer))
-        except OSError:
-            os._exit(0)
-
-
-def _die_with_parent() -> None:
-    """On Linux, end this worker when the pool is killed."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before this was set
-        os._exit(1)
+        answer(connection, ("ended", found))
