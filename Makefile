@@ -10,7 +10,7 @@ export FLWR_TELEMETRY_ENABLED := 0
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock run test test-all lint bench docs flwr-run clean
+.PHONY: help setup lock run test test-all lint house bench docs flwr-run clean
 
 help: ## list every verb
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -43,10 +43,14 @@ test: $(READY) lint ## lint, types, and every promise's test, on all cores
 test-all: test ## `make test`, then the slow tests: all crash points, Ray, a SuperLink, a wheel, a browser
 	$(PYTEST) -m slow
 
-lint: $(READY) ## ruff and mypy
+lint: $(READY) ## ruff, mypy, and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+house: $(READY) ## the rooms in numbers: rings of imports, fan-out, lines, the way of one round
+	$(BIN)/python -m tools.house
 
 bench: $(READY) ## measure speed and memory; prints a table against the targets
 	$(BIN)/python -m bench

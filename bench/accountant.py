@@ -19,9 +19,8 @@ from dp_fedmed.privacy import (
     PrivacyEvent,
     clip_l2,
     compute_noise_multiplier,
-    pld,
-    rdp,
 )
+from dp_fedmed.privacy.accounting import pld, rdp
 
 Figure = tuple[str, float, float, str]
 

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from dp_fedmed.assemble import make_task
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data, partition, split_client
 from dp_fedmed.launch import run_federation
-from dp_fedmed.learning.networks.task import make_task, to_input, to_tensors
+from dp_fedmed.learning.networks.task import to_input, to_tensors
 from dp_fedmed.models import build_model
 from dp_fedmed.planning.plan import make_plan, make_sampler
 
@@ -68,7 +69,7 @@ def plain_opacus(config: Config) -> float:
     plan = make_plan(
         config,
         records={"only": len(records)},
-        sampler=make_sampler(config.federation),
+        sampler=make_sampler(config),
         is_private=True,
     ).clients["only"]
     model = build_model(
@@ -89,7 +90,7 @@ def plain_opacus(config: Config) -> float:
         optimizer.zero_grad()
         F.cross_entropy(wrapped(to_input(x[batch])), y[batch]).backward()
         optimizer.step()
-    task = make_task(config.task)
+    task = make_task(config)
     return task.evaluate(model, data.test, torch.device("cpu"))["accuracy"]
 
 

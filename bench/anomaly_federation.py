@@ -68,7 +68,7 @@ def figures(words: str, seed: int, base: list[str]) -> dict[str, float]:
 
 
 def main() -> int:
-    from dp_fedmed.learning.anomaly.learner import detector
+    from dp_fedmed.learning.anomaly import detector
 
     folder = Path(os.environ.get("DP_FEDMED_DATA", ".")).resolve() / "magnetic_tile"
     if not folder.is_dir():

@@ -27,13 +27,15 @@ from dp_fedmed.learning.anomaly import MemoryBank, PatchFeatures, greedy_k_cente
 from dp_fedmed.learning.anomaly.coreset import SELECTION_DIMENSION
 from dp_fedmed.learning.anomaly.dp_gaussian import GaussianModel
 from dp_fedmed.learning.anomaly.metrics import auroc
-from dp_fedmed.learning.anomaly.noisy_rows import NoisyRows, RowsModel
+from dp_fedmed.learning.anomaly.noisy_rows import RowsModel, drawn_rows
 from dp_fedmed.learning.anomaly.private import DIMENSIONS, make_statistic, public_images, release
 from dp_fedmed.learning.anomaly.public_map import fit_public_map
 from dp_fedmed.learning.anomaly.statistics import AnomalyModel
 from dp_fedmed.models.backbones import make_backbone
-from dp_fedmed.privacy import NoiseStream, compute_noise_multiplier
+from dp_fedmed.privacy import NoiseKey, NoiseStream, compute_noise_multiplier
 from dp_fedmed.privacy.accounting.gaussian import gaussian_sigma
+from dp_fedmed.privacy.mechanisms.noisy_rows import NoisyRows
+from dp_fedmed.privacy.streams.rounds import RoundStreams
 
 SIZE, BANK, BANK_DIMENSION, CLIENTS = 256, 2000, 128, 5
 DELTA, SEEDS = 1e-5, (0, 1, 2)
@@ -114,13 +116,15 @@ def private(mechanism: str, epsilon: float) -> Callable[[Tiles, int], Scores]:
 
 def noisy(epsilon: float) -> Callable[[Tiles, int], Scores]:
     def run(tiles: Tiles, seed: int) -> Scores:
-        rows = NoisyRows(fit_public_map(tiles.public, DIMENSIONS["noisy_rows"]))
+        public_map = fit_public_map(tiles.public, DIMENSIONS["noisy_rows"])
         # A replacement moves the rows by twice as much as a removal.
         sigma = 2.0 * gaussian_sigma(epsilon=epsilon, delta=DELTA)
-        noise, selection = (NoiseStream.from_public_seed(97 * seed + i) for i in (11, 12))
-        exact = rows.select([tiles.train], selection=selection)
-        noised = rows.noised(exact, noise_multiplier=sigma, noise=noise)
-        return model_scores(RowsModel(rows.public_map, noised), tiles.test)
+        mechanism = NoisyRows(noise_multiplier=sigma)
+        selection = NoiseStream.from_public_seed(97 * seed + 12)
+        exact = drawn_rows(mechanism, public_map, [tiles.train], selection=selection)
+        key = NoiseKey.from_public_seed(97 * seed + 11)
+        noised = mechanism.release(exact, RoundStreams(key, "bench", 1, bytes(32)))
+        return model_scores(RowsModel(public_map, noised), tiles.test)
 
     return run
 

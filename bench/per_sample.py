@@ -13,11 +13,11 @@ from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from torch import Tensor, nn
 
 from bench.rows import Row, best_of
-from dp_fedmed.config import GradMode, Loss, TaskConfig, TaskKind
 from dp_fedmed.learning.networks.dp_sgd import KeyedDPOptimizer
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients
 from dp_fedmed.learning.networks.task import Task, make_task
 from dp_fedmed.models import SmallCNN, UNet
+from dp_fedmed.privacy.mechanisms.dp_sgd import DPSGD
 from dp_fedmed.privacy.streams.noise import NoiseStream
 
 REPEATS = 8
@@ -74,12 +74,18 @@ def opacus_ghost(model: nn.Module, task: Task, x: Tensor, y: Tensor) -> Step:
     return step
 
 
-def ours(model: nn.Module, task: Task, x: Tensor, y: Tensor, mode: GradMode) -> Step:
+def ours(model: nn.Module, task: Task, x: Tensor, y: Tensor, mode: str) -> Step:
     gradients = PerSampleGradients(model, task, mode)
     optimizer = KeyedDPOptimizer(
         torch.optim.SGD(gradients.parameters, lr=0.01),
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
+        DPSGD(
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            sample_rate=1.0,
+            steps=1,
+            grad_mode=mode,
+            physical_batch_size=len(x),
+        ),
         expected_batch_size=len(x),
     )
 
@@ -97,7 +103,7 @@ def compare(name: str, model: nn.Module, task: Task, x: Tensor, y: Tensor) -> li
     steps["opacus hooks"] = opacus_step(copy.deepcopy(model), task, x, y, False)
     steps["opacus functorch"] = opacus_step(copy.deepcopy(model), task, x, y, True)
     steps["opacus ghost"] = opacus_ghost(copy.deepcopy(model), task, x, y)
-    for mode in (GradMode.hooks, GradMode.functorch):
+    for mode in ("hooks", "functorch"):
         steps[f"ours {mode}"] = ours(copy.deepcopy(model), task, x, y, mode)
     seconds = dict.fromkeys(steps, float("inf"))
     for _ in range(REPEATS):
@@ -122,8 +128,8 @@ def compare(name: str, model: nn.Module, task: Task, x: Tensor, y: Tensor) -> li
 def rows() -> list[Row]:
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
-    classify = make_task(TaskConfig())
-    segment = make_task(TaskConfig(kind=TaskKind.segmentation, loss=Loss.dice_ce, metric="dice"))
+    classify = make_task("classification", "cross_entropy")
+    segment = make_task("segmentation", "dice_ce")
     result = []
     for batch in (32, 256):
         x = torch.from_numpy(rng.normal(size=(batch, 1, 28, 28)).astype(np.float32))

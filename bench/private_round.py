@@ -6,6 +6,7 @@ The same workload as `real_round`: 50 of 100 users, 50 images each, expected bat
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import cast
 
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from bench.real_round import USERS, compare, config_for, users_of
 from bench.rows import Row
 from dp_fedmed.config import Config
+from dp_fedmed.config.arithmetic import computed_from
 from dp_fedmed.data import load_data, partition
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
@@ -23,6 +25,7 @@ from dp_fedmed.models import build_model
 from dp_fedmed.planning.plan import make_plan, make_sampler
 from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.privacy.streams.rounds import RoundStreams, round_digest
+from dp_fedmed.run.phases import limits_of
 from dp_fedmed.run.store import RunStore
 
 RATE, STEPS = 0.2, 5
@@ -66,6 +69,20 @@ def _bare_half(end: Connection, config: Config, half: int) -> None:
         end.send([t.numpy() for t in total])
 
 
+@dataclass
+class Paid:
+    """A ledger on the disk, and streams of its run."""
+
+    guard: PrivacyGuard
+    config: Config
+    store: RunStore
+
+    def streams(self, server_round: int, model: model_arrays.State) -> RoundStreams:
+        """The server's streams of a round."""
+        digest = round_digest(list(model.values()), computed_from(self.config), {})
+        return RoundStreams(cast(NoiseKey, self.store.key), "bench", server_round, digest)
+
+
 def rows() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         config = config_for(
@@ -76,18 +93,14 @@ def rows() -> list[Row]:
         plan = make_plan(
             config,
             records={f"client-{user:05d}": 50 for user in range(USERS)},
-            sampler=make_sampler(config.federation),
+            sampler=make_sampler(config),
             is_private=False,
         )
         store = RunStore.create(config)  # with its ledger: a charge waits for the disk
         store.begin_phase(plan, "")
-        guard = PrivacyGuard(config, plan, store.journal)
-
-        def secrets(server_round: int, model: model_arrays.State) -> RoundStreams:
-            digest = round_digest(list(model.values()), config, {})
-            return RoundStreams(cast(NoiseKey, store.key), "bench", server_round, digest)
-
-        ours, bare, quotient = compare(config, _bare_half, guard, secrets)
+        mode = str(config.privacy.sample.grad_mode)
+        guard = PrivacyGuard(limits_of(config), plan, store.journal, grad_mode=mode)
+        ours, bare, quotient = compare(config, _bare_half, Paid(guard, config, store))
     return [
         Row("DP-SGD round, 26k parameters, batch 10", ours * 1e3, None, "ms"),
         Row("bare loop over Opacus' optimizer", bare * 1e3, None, "ms"),

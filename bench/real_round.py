@@ -15,21 +15,20 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from flwr.app import ConfigRecord
 
 from bench.rows import Row
+from dp_fedmed.assemble import client_runtime
 from dp_fedmed.client_app import build_client_app
 from dp_fedmed.config import Config, DataConfig, compose
 from dp_fedmed.data import DataSet, Records, load_data, partition, split_client
 from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.messages import RoundOrder
 from dp_fedmed.federation.nodes import wait_for_nodes
-from dp_fedmed.federation.privacy_guard import PrivacyGuard
+from dp_fedmed.federation.rounds import RoundLedger, RoundSettings
 from dp_fedmed.federation.strategy import DPStrategy
 from dp_fedmed.models import build_model
 from dp_fedmed.planning.plan import make_sampler
-from dp_fedmed.privacy.streams.rounds import RoundStreams
-from dp_fedmed.site.runtime import ClientRuntime
 
 USERS, IMAGES, COHORT, ROUNDS = 100, 50, 50, 6
 Half = Callable[[Connection, Config, int], None]
@@ -142,11 +141,10 @@ def _bare_half(end: Connection, config: Config, half: int) -> None:
 def compare(
     config: Config,
     bare_half: Half,
-    guard: PrivacyGuard | None = None,
-    secrets: Callable[[int, model_arrays.State], RoundStreams] | None = None,
+    ledger: RoundLedger | None = None,
 ) -> tuple[float, float, float]:
     """(our round, the bare round, their ratio): the best of interleaved rounds, in seconds."""
-    runtime = ClientRuntime(config)
+    runtime = client_runtime(config)
     runtime.preload(USERS)
     bare = BareLoop(config, bare_half)
     grid = LocalGrid(build_client_app(runtime=runtime), num_clients=USERS, workers=2)
@@ -154,23 +152,21 @@ def compare(
     try:
         found = wait_for_nodes(grid, expected=USERS, timeout=1)
         strategy = DPStrategy(
-            config.federation,
+            RoundSettings(num_rounds=ROUNDS, evaluate_every=0),
             nodes={name: node.node_id for name, node in found.items()},
-            sampler=make_sampler(config.federation),
+            sampler=make_sampler(config),
+            ledger=ledger,
+            order=RoundOrder(
+                input_shape=(1, 28, 28),
+                num_classes=10,
+                run="bench",
+                streams="bench",
+                phase=0,
+                style=str(config.privacy.style),
+            ),
             seed=0,
-            guard=guard,
-            secrets=secrets,
         )
         arrays = model_arrays.to_record(runtime.work.state.read())
-        told = ConfigRecord(
-            {
-                "input_shape": [1, 28, 28],
-                "num_classes": 10,
-                "run": "bench",
-                "streams": "bench",
-                "phase": 0,
-            }
-        )
         weights = [value.astype(np.float32) for value in model_arrays.from_record(arrays).values()]
         for number in range(ROUNDS):
             begun = time.perf_counter()
@@ -179,7 +175,6 @@ def compare(
                 arrays,
                 num_rounds=number + 1,
                 timeout=None,
-                train_config=told,
                 after_round=number,
             )
             arrays = result.arrays

@@ -27,7 +27,7 @@ from joblib import Parallel, delayed
 
 def job(words):
     from dp_fedmed.config import compose
-    from dp_fedmed.engines.running import run_federation
+    from dp_fedmed.launch import run_federation
     from dp_fedmed.reporting.run_log import quiet_console
     quiet_console()
     run_federation(compose(words.split()))

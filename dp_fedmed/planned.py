@@ -52,9 +52,7 @@ def _make(words: Sequence[str], given_records: Mapping[str, int] | None, fast: b
         given = [word for word in overrides if word.startswith("federation.num_clients=")]
         wanted = f"federation.num_clients={len(given_records)}"
         if any(word != wanted for word in given):
-            raise ConfigError(
-                f"{given[0]} contradicts the records, which name {len(given_records)}"
-            )
+            raise ConfigError(f"{given[0]} contradicts --records, which names {len(given_records)}")
         overrides += [] if given else [wanted]
     config = with_absolute_data_path(compose(overrides))
     data = None if given_records is not None else _data(config)

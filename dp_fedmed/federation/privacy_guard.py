@@ -13,6 +13,7 @@ from dp_fedmed.federation.messages import RecordOrder
 from dp_fedmed.federation.plan import PrivacyPlan, Spent
 from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.federation.run_account import RunAccount
+from dp_fedmed.privacy.accounting.events import Level
 
 MOST_ANSWERS = 16
 REPORTED = ("noise_multiplier", "sample_rate", "steps")
@@ -135,9 +136,9 @@ class PrivacyGuard(RunAccount):
         """
         levels: list[tuple[str, list[str | None]]] = []
         if self.plan.user_event is not None:
-            levels.append(("user", [None]))
+            levels.append((Level.user, [None]))
         if self.plan.clients:
-            levels.append(("sample", list(self.plan.clients)))
+            levels.append((Level.sample, list(self.plan.clients)))
         for level, names in levels:
             if any(self.fits(name, 1) for name in names):
                 continue

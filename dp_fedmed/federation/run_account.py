@@ -10,7 +10,7 @@ from dp_fedmed.federation.budget import Limits, Question, RoundBudget, bounded_e
 from dp_fedmed.federation.charges import Charge
 from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
 from dp_fedmed.privacy import History, PrivacyAccountant, PrivacyEvent
-from dp_fedmed.privacy.accounting.events import Unit
+from dp_fedmed.privacy.accounting.events import Level, Unit
 from dp_fedmed.privacy.accounting.history import Row
 
 
@@ -105,9 +105,11 @@ class RunAccount:
     def _by_level(self, histories: Mapping[str, History], *, exact: bool) -> dict[str, float]:
         spent: dict[str, float] = {}
         if self.plan.clients:
-            spent["sample"] = max(self.client_epsilons(histories, exact=exact).values(), default=0)
+            spent[Level.sample] = max(
+                self.client_epsilons(histories, exact=exact).values(), default=0
+            )
         if self.plan.user_event is not None:
-            spent["user"] = self.accountant.get_cumulative_user_epsilon()
+            spent[Level.user] = self.accountant.get_cumulative_user_epsilon()
         return spent
 
     def client_epsilons(
@@ -163,7 +165,7 @@ class RunAccount:
                 after.setdefault(tuple(ends.rows()), ends)
             ends_at = max(self.client_epsilons({str(k): h for k, h in after.items()}).values())
             ends_at = _at_most(ends_at, self.limits.sample_epsilon)
-            planned["sample"] = max(ends_at, spent["sample"])
+            planned[Level.sample] = max(ends_at, spent[Level.sample])
         event = self.plan.user_event
         if event is not None:
             more = History([event.times(rounds)] if rounds else [])
@@ -171,7 +173,7 @@ class RunAccount:
             delta = self.plan.delta_user or 0.0
             ends_at = history.epsilon(delta=delta, method=self.accountant.method)
             ends_at = _at_most(ends_at, self.limits.user_epsilon)
-            planned["user"] = max(ends_at, spent["user"])
+            planned[Level.user] = max(ends_at, spent[Level.user])
         return planned
 
     def epsilon_of_one_round(self, unit: Unit) -> float:

@@ -23,6 +23,7 @@ from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.planning.plan import make_plan, make_sampler, round_shape, with_accountant
 from dp_fedmed.privacy import History, PrivacyEvent
+from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.privacy.accounting.history import Method, most_repeats
 from dp_fedmed.privacy.mechanisms.adaptive_clipping import split_noise
 
@@ -130,8 +131,12 @@ class Forecast:
     @property
     def levels(self) -> dict[str, Spending]:
         """What binds at each level: `sample` and `user`, as far as they are protected."""
-        found = {} if self.binding is None else {"sample": self.binding.spending}
-        return found if self.client_level is None else {**found, "user": self.client_level}
+        found: dict[str, Spending] = {}
+        if self.binding is not None:
+            found[Level.sample] = self.binding.spending
+        if self.client_level is not None:
+            found[Level.user] = self.client_level
+        return found
 
     @property
     def record_events(self) -> dict[str, PrivacyEvent]:

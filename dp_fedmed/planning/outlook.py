@@ -10,6 +10,7 @@ from enum import Enum, auto
 from dp_fedmed.config import Config, SamplerName, TaskKind
 from dp_fedmed.planning.forecast import Forecast, Spending, forecast, rounds_within
 from dp_fedmed.privacy import calibrate, compute_noise_multiplier
+from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.privacy.accounting.history import Method
 
 OTHER_TARGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -88,12 +89,12 @@ def signals(made: Forecast, weights: int | None) -> dict[str, Signal]:
     """The signal beside the noise of each level; anomaly tasks have their own measure."""
     if made.config.task.kind is TaskKind.anomaly:
         return {}
-    found = {}
+    found: dict[str, Signal] = {}
     if made.binding is not None:
         spent, batch = made.binding.spending, made.binding.batch
-        found["sample"] = _signal(spent, units=batch, weights=weights, averaged=made.cohort)
+        found[Level.sample] = _signal(spent, units=batch, weights=weights, averaged=made.cohort)
     if made.client_level is not None:
-        found["user"] = _signal(made.client_level, units=made.cohort, weights=weights)
+        found[Level.user] = _signal(made.client_level, units=made.cohort, weights=weights)
     return found
 
 
@@ -189,8 +190,8 @@ def _about_delta(made: Forecast) -> Iterator[Caution]:
         return
     clients = made.config.federation.num_clients
     for level, delta, units in (
-        ("sample", made.plan.delta_sample, min(made.records.values(), default=0)),
-        ("user", made.plan.delta_user, clients),
+        (Level.sample, made.plan.delta_sample, min(made.records.values(), default=0)),
+        (Level.user, made.plan.delta_user, clients),
     ):
         if delta is not None and units and delta >= 1.0 / units:
             yield Caution(Concern.large_delta, level, units)

@@ -21,7 +21,7 @@ from dp_fedmed.privacy import (
     calibrate,
     compute_noise_multiplier,
 )
-from dp_fedmed.privacy.accounting.events import Adjacency, record_event
+from dp_fedmed.privacy.accounting.events import Adjacency, Level, record_event
 
 logger = logging.getLogger(__name__)
 
@@ -95,12 +95,14 @@ def make_plan(
     user_event = None
     if style.protects_records:
         delta_sample = config.privacy.sample.target_delta or default_delta(sum(records.values()))
-        _warn_about("sample", delta_sample, min(records.values()), "records of the smallest client")
+        _warn_about(
+            Level.sample, delta_sample, min(records.values()), "records of the smallest client"
+        )
         clients = _client_plans(config, records, delta_sample, is_private, spent)
     if style.protects_clients:
         population = config.federation.num_clients
         delta_user = config.privacy.user.target_delta or default_delta(population)
-        _warn_about("user", delta_user, population, "clients")
+        _warn_about(Level.user, delta_user, population, "clients")
         sigma = _user_sigma(config, sampler, delta_user, spent)
         user_event = sampler.event(
             noise_multiplier=sigma, population=population, is_private=is_private
@@ -203,7 +205,9 @@ def _sample_sigmas(
         if alike not in found:
             # A client that has used up its participations is left out, whatever its σ.
             found[alike] = (
-                _calibrated("sample", config, delta, q, steps, rounds, before) if rounds else 1.0
+                _calibrated(Level.sample, config, delta, q, steps, rounds, before)
+                if rounds
+                else 1.0
             )
         sigmas[name] = found[alike]
     return sigmas
@@ -213,7 +217,7 @@ def _calibrated(
     level: str, config: Config, delta: float, q: float, steps: int, rounds: int, before: History
 ) -> float:
     """Smallest σ for so many rounds of Poisson-sampled steps, after what was spent before."""
-    settings = config.privacy.sample if level == "sample" else config.privacy.user
+    settings = config.privacy.sample if level == Level.sample else config.privacy.user
     target = settings.target_epsilon
     if target is None or not math.isfinite(target):
         raise ConfigError(f"privacy.{level}.target_epsilon={target} cannot be calibrated for")
@@ -224,7 +228,7 @@ def _calibrated(
             f"a larger one, for example new_phase=true privacy.{level}.target_epsilon="
             f"{2 * target:g}"
         )
-    adjacency = record_adjacency(config) if level == "sample" else "zero_out"
+    adjacency = record_adjacency(config) if level == Level.sample else "zero_out"
     try:
         if not before:
             # A replacement moves what is released by twice as much as a removal.
@@ -262,9 +266,11 @@ def _user_sigma(config: Config, sampler: Sampler, delta: float, spent: Spent) ->
     rounds = config.federation.num_rounds - spent.rounds
     probe = sampler.event(noise_multiplier=1.0, population=population)
     if probe.sampling == "poisson" and probe.sample_rate is not None:
-        return _calibrated("user", config, delta, probe.sample_rate, 1, rounds, spent.federation)
+        return _calibrated(
+            Level.user, config, delta, probe.sample_rate, 1, rounds, spent.federation
+        )
     if probe.key[2] == 1.0:
-        return _calibrated("user", config, delta, 1.0, 1, rounds, spent.federation)
+        return _calibrated(Level.user, config, delta, 1.0, 1, rounds, spent.federation)
     target = settings.target_epsilon or 0.0
     try:
         return calibrate(

@@ -16,6 +16,7 @@ from dp_fedmed.errors import ConfigError
 from dp_fedmed.planning.forecast import Forecast, at_delta
 from dp_fedmed.planning.plan import make_plan, make_sampler, with_accountant
 from dp_fedmed.privacy import PrivacyEvent
+from dp_fedmed.privacy.accounting.events import Level
 
 #: What changes less than this is not worth a line.
 LEAST = 0.02
@@ -140,21 +141,21 @@ def _changes(made: Forecast) -> Iterator[tuple[str, str, Any]]:
     levels = made.levels
     if binding is not None:
         if binding.plan.sample_rate < 1.0:
-            yield "sample", "training.batch_size", 2 * config.training.batch_size
+            yield Level.sample, "training.batch_size", 2 * config.training.batch_size
         if config.training.local_steps is None and config.training.local_epochs > 1:
-            yield "sample", "training.local_epochs", config.training.local_epochs // 2
+            yield Level.sample, "training.local_epochs", config.training.local_epochs // 2
         rate = made.cohort / federation.num_clients
         if rate < 1.0:
             expected = rate * rounds
             most = math.ceil(expected + 2.0 * math.sqrt(expected * (1.0 - rate)))
             if most < (federation.max_participations or rounds):
-                yield "sample", "federation.max_participations", most
-    if "user" in levels:
+                yield Level.sample, "federation.max_participations", most
+    if Level.user in levels:
         if federation.sampler is SamplerName.fixed and federation.sample_rate < 1.0:
-            yield "user", "federation.sampler", SamplerName.poisson
+            yield Level.user, "federation.sampler", SamplerName.poisson
         if federation.sample_rate < 1.0:
-            yield "user", "federation.sample_rate", min(1.0, 2.0 * federation.sample_rate)
-        yield "user", "federation.num_clients", 2 * federation.num_clients
+            yield Level.user, "federation.sample_rate", min(1.0, 2.0 * federation.sample_rate)
+        yield Level.user, "federation.num_clients", 2 * federation.num_clients
     if rounds > 1:
         for level in levels:
             yield level, "federation.num_rounds", rounds // 2
@@ -166,13 +167,14 @@ def _levels(config: Config, made: Forecast) -> dict[str, _Noised]:
     binding = made.binding
     records = {} if binding is None else {binding.names[0]: binding.plan.records}
     plan = make_plan(config, records=records, sampler=sampler, is_private=True)
-    rounds, found = config.federation.num_rounds, {}
+    rounds = config.federation.num_rounds
+    found: dict[str, _Noised] = {}
     for own in plan.clients.values():
         most = own.participations or rounds
-        found["sample"] = _Noised(own.round_event, most, own.sample_rate * own.records)
+        found[Level.sample] = _Noised(own.round_event, most, own.sample_rate * own.records)
     if plan.user_event is not None:
         cohort = sampler.expected(config.federation.num_clients)
-        found["user"] = _Noised(plan.user_event, rounds, cohort)
+        found[Level.user] = _Noised(plan.user_event, rounds, cohort)
     return found
 
 

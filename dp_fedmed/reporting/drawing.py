@@ -13,6 +13,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dp_fedmed.privacy.accounting.events import Level
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -26,7 +28,7 @@ SERIES = (
 )
 BLUE, ORANGE, GREEN, PURPLE = SERIES[:4]
 GREY = SERIES[8]
-LEVEL_COLOURS = {"sample": ORANGE, "user": GREEN}
+LEVEL_COLOURS: dict[str, str] = {Level.sample: ORANGE, Level.user: GREEN}
 #: Colour maps: of shares, of anomaly scores, and of images with one channel.
 SHARES, HEAT, BRIGHTNESS = "cividis", "inferno", "gray"
 #: From so many bars on, a filled curve is drawn instead.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.reporting import drawing
 from dp_fedmed.reporting.drawing import Drawn
 from dp_fedmed.reporting.plots import (
@@ -105,7 +106,7 @@ def _client_figure(facts: RunFacts) -> Drawn | None:
     figure, (top, bottom) = drawing.page_figure(3.6, 2, sharex=True)
     drawing.bars(top, [row[1] for row in rows], drawing.BLUE)
     drawing.bars(bottom, [row[2] for row in rows], drawing.ORANGE)
-    target = facts.target("sample")
+    target = facts.target(Level.sample)
     if target is not None:
         bottom.axhline(target, color=drawing.ORANGE, ls="--", lw=1.1)
     top.set_ylabel("records")

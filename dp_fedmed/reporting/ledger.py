@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dp_fedmed.errors import EXIT_FINDING, EXIT_STOPPED
+from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.reporting.console import say
 from dp_fedmed.reporting.words import capitalized
 from dp_fedmed.run.verify import LedgerView
@@ -32,7 +33,10 @@ def print_ledger(run_dir: Path, console: Console) -> None:
         table.add_column(f"ε_{level}", justify="right")
     for line in view.lines():
         body = line.record.body
-        spent = {"sample": line.sample_epsilon, "user": line.user_epsilon}
+        spent: dict[str, float | None] = {
+            Level.sample: line.sample_epsilon,
+            Level.user: line.user_epsilon,
+        }
         table.add_row(
             str(line.record.number),
             line.record.kind,
@@ -42,7 +46,7 @@ def print_ledger(run_dir: Path, console: Console) -> None:
             *("" if (e := spent[level]) is None else f"{e:.4f}" for level in levels),
         )
     console.print(table)
-    if view.hidden and "sample" in levels:
+    if view.hidden and Level.sample in levels:
         console.print(WORST_CASE)
     if view.ledger.torn:
         console.print(f"A last line of {view.ledger.torn} bytes was never written to its end.")
@@ -56,7 +60,7 @@ def print_verification(run_dir: Path, console: Console) -> int:
     say(console, f"{view.ledger.path}: {count} records, each chained to the one before.")
     for level, spent in view.shown_epsilons().items():
         say(console, f"ε_{level} = {spent:.6g}, recomputed from the ledger alone")
-        if view.hidden and level == "sample":
+        if view.hidden and level == Level.sample:
             console.print(WORST_CASE)
     for problem in problems:
         say(console, problem, "red")

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_fedmed.config import Config, better
+from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.reporting.sites import describe_sites
 from dp_fedmed.reporting.words import ONE_UNIT
 
@@ -38,9 +39,9 @@ class LivePanel:
     def __init__(self, config: Config) -> None:
         self.title = f"{config.task.name}, privacy {config.privacy.style}, {describe_sites(config)}"
         self.total, self.metric = config.federation.num_rounds, config.task.metric
-        self.targets = {
-            "sample": config.privacy.sample.target_epsilon,
-            "user": config.privacy.user.target_epsilon,
+        self.targets: dict[str, float | None] = {
+            Level.sample: config.privacy.sample.target_epsilon,
+            Level.user: config.privacy.user.target_epsilon,
         }
         self.planned: Mapping[str, float] = {}
         self.is_stopping = False

@@ -16,6 +16,7 @@ from rich.text import Text
 from dp_fedmed.planning.forecast import MOST_ROWS, Forecast, Group, Spending
 from dp_fedmed.planning.outlook import Allowance, Outlook, Signal, allowance, outlook
 from dp_fedmed.planning.suggestions import Suggestion
+from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.reporting.console import say
 from dp_fedmed.reporting.plan_words import suggestion_json, suggestion_text, unprotected, warnings
 from dp_fedmed.reporting.shared_data import SharedSpending
@@ -75,9 +76,9 @@ class Plan:
         made = self.forecast
         config = made.config
         levels = {level: self._level(level, spent) for level, spent in made.levels.items()}
-        if "sample" in levels:
-            levels["sample"]["clients"] = [_client(made, group) for group in made.groups]
-            levels["sample"]["binding"] = list(made.binding.names if made.binding else ())
+        if Level.sample in levels:
+            levels[Level.sample]["clients"] = [_client(made, group) for group in made.groups]
+            levels[Level.sample]["binding"] = list(made.binding.names if made.binding else ())
         return {
             "schema": SCHEMA,
             "task": config.task.name,

@@ -11,6 +11,7 @@ from dp_fedmed.planning.forecast import Spending
 from dp_fedmed.planning.outlook import Caution, Concern, Outlook, outlook_of_run
 from dp_fedmed.planning.plan import delta_warning
 from dp_fedmed.planning.suggestions import LEAST, Suggestion
+from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.reporting.words import LEVELS, odds
 
 NO_PRIVACY = (
@@ -82,13 +83,14 @@ def _sentence(outlook: Outlook, caution: Caution) -> str:
 
 
 def _about_delta(outlook: Outlook, caution: Caution) -> str:
-    units = {"sample": "records of the smallest client", "user": "clients"}[caution.level]
+    of_records = caution.level == Level.sample
+    units = "records of the smallest client" if of_records else "clients"
     delta = outlook.forecast.levels[caution.level].delta
     return delta_warning(caution.level, delta, int(caution.value), units) or ""
 
 
 def _about_signal(spent: Spending, caution: Caution) -> str:
-    value, of_clients = caution.value, caution.level == "user"
+    value, of_clients = caution.value, caution.level == Level.user
     steps = "1 step" if spent.steps == 1 else f"all {spent.steps} steps"
     if caution.concern is Concern.wasteful_sampling:
         key = "federation.sample_rate" if of_clients else "training.batch_size"
@@ -119,7 +121,7 @@ def suggestion_text(found: Suggestion) -> str:
     if found.sigma[0] != found.sigma[1]:
         effects.append(f"σ {found.sigma[0]:.3g} → {found.sigma[1]:.3g} ({change})")
     if noise != change:
-        what = "gradient" if found.level == "sample" else "update"
+        what = "gradient" if found.level == Level.sample else "update"
         effects.append(f"noise in an averaged {what} {noise}")
     if found.steps[0] != found.steps[1]:
         plural = "" if found.steps[1] == 1 else "s"

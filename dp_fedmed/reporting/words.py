@@ -9,9 +9,10 @@ from typing import Any
 
 from dp_fedmed.config import better
 from dp_fedmed.privacy import guess_probability
+from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.privacy.accounting.odds import percent_up
 
-LEVELS = {"sample": "record", "user": "client"}
+LEVELS: dict[str, str] = {level: level.unit for level in Level}
 ONE_UNIT = {level: f"one {unit}" for level, unit in LEVELS.items()}
 OBSERVERS = {"server": "The server", "model recipients": "Whoever receives the model"}
 _URL_OR_PATH = re.compile(

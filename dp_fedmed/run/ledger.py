@@ -10,6 +10,7 @@ from typing import Any, Self
 from dp_fedmed.errors import ConfigError, LedgerError
 from dp_fedmed.federation import Limits, PrivacyGuard, PrivacyPlan
 from dp_fedmed.federation.arrays import State
+from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.privacy.accounting.history import Method
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.mechanisms.base import ServerMechanism
@@ -115,7 +116,7 @@ class RunLedger:
     @property
     def epsilon(self) -> float:
         """ε of one client after all rounds that were charged."""
-        return self.guard.epsilons()["user"]
+        return self.guard.epsilons()[Level.user]
 
     def report(self) -> Mapping[str, Any]:
         """What is promised to one client, with what it rests on."""

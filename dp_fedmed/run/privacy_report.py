@@ -10,6 +10,7 @@ from dp_fedmed.config import Config, PrivacyStyle, TaskKind, Topology
 from dp_fedmed.config.arithmetic import not_against_server
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
 from dp_fedmed.privacy import History, group_epsilon
+from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.privacy.accounting.history import Method
 
 SCHEMA = 1
@@ -326,7 +327,7 @@ def checkpoint_section(
         "user_target_delta": guard.plan.delta_user,
         "sample_history": [] if worst is None else histories[worst].rows(),
         "user_history": guard.accountant.get_history("client"),
-        "cumulative_sample_epsilon": spent.get("sample", 0.0),
-        "cumulative_user_epsilon": spent.get("user", 0.0),
+        "cumulative_sample_epsilon": spent.get(Level.sample, 0.0),
+        "cumulative_user_epsilon": spent.get(Level.user, 0.0),
         "noise_is_private": guard.accountant.is_private,
     }

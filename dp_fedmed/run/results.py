@@ -9,6 +9,7 @@ from typing import Any
 from dp_fedmed.config import Config, better
 from dp_fedmed.federation.rounds import RoundRecord
 from dp_fedmed.learning.fairness import fairness
+from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.privacy.mechanisms.base import ServerMechanism
 from dp_fedmed.run.participation import Participation
 
@@ -56,7 +57,7 @@ def describe_budget(config: Config, epsilons: dict[str, float], left: int | None
     """One line on what is spent and what is left."""
     parts = []
     for level, spent in epsilons.items():
-        settings = config.privacy.sample if level == "sample" else config.privacy.user
+        settings = config.privacy.sample if level == Level.sample else config.privacy.user
         target = settings.target_epsilon
         parts.append(f"ε_{level} {spent:.3f}" + (f" of {target:g}" if target else ""))
     if left is not None:

@@ -14,6 +14,7 @@ from dp_fedmed.federation.charges import Charge
 from dp_fedmed.federation.plan import PrivacyPlan
 from dp_fedmed.federation.run_account import RunAccount
 from dp_fedmed.privacy import PrivacyEvent
+from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.privacy.ledger import Ledger, Record
 from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.run.checkpoint import CheckpointStore, folder_name
@@ -90,7 +91,7 @@ class LedgerView:
             charge = next(charges)
             account.record(charge)
             spent = account.published_epsilons(exact=False)
-            sample, user = spent.get("sample"), spent.get("user")
+            sample, user = spent.get(Level.sample), spent.get(Level.user)
             shown = charge.clients
             if self.hidden and not charge.again:  # as planned for all: a span would tell who came
                 plan = self.history.plans.get(charge.phase) or self.plan
@@ -148,7 +149,8 @@ class LedgerView:
         except (ValueError, KeyError, TypeError):
             yield f"{file} cannot be read"
             return
-        for level, unit in (("sample", "record"), ("user", "client")):
+        for level in Level:
+            unit = level.unit
             if level in spent and reported.get(unit, 0.0) < spent[level] * (1 - 1e-12):
                 yield (
                     f"{file} reports ε={reported.get(unit)} for one {unit}, the ledger gives "

@@ -33,7 +33,7 @@ BREAKS: list[Break] = [
         "evidence/release_sources.py",
         "min(config.federation.num_rounds, 2)",
         "min(config.federation.num_rounds, 1)",
-        "tests/evidence/test_scenes.py::test_each_release_of_a_statistic_is_attacked",
+        "tests/evidence/test_release_sources.py::test_each_release_of_a_statistic_is_attacked",
     ),
     Break(
         "one lucky attack in twenty calls a correct build broken",

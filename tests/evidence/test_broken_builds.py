@@ -16,7 +16,7 @@ import torch
 from dp_fedmed.config import Config, SamplerName
 from dp_fedmed.evidence.audit import Verdict
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.federation.strategy import DPStrategy
+from dp_fedmed.federation.replies import ReplyReader
 from dp_fedmed.learning.networks import dp_sgd
 from dp_fedmed.learning.networks.dp_sgd import KeyedDPOptimizer
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients
@@ -165,10 +165,10 @@ def test_noise_reused_across_rounds_is_caught_by_the_correlation_test(monkeypatc
 
 def test_weights_by_examples_are_caught_by_the_sensitivity_test(monkeypatch: Patch) -> None:
     """Every canary client has one record, so the audit cannot see this one."""
-    contribution, bound = DPStrategy._contribution, ClientUpdates.bound
+    contribution, bound = ReplyReader._contribution, ClientUpdates.bound
     weight = [1.0]
 
-    def noted(self: DPStrategy, *arguments: Any) -> Any:
+    def noted(self: ReplyReader, *arguments: Any) -> Any:
         found = contribution(self, *arguments)
         weight[0] = float(found[1]) if found is not None else 0.0
         return found
@@ -177,7 +177,7 @@ def test_weights_by_examples_are_caught_by_the_sensitivity_test(monkeypatch: Pat
         bounded = bound(self, update, client=client)
         return {name: weight[0] * value for name, value in bounded.items()}
 
-    monkeypatch.setattr(DPStrategy, "_contribution", noted)
+    monkeypatch.setattr(ReplyReader, "_contribution", noted)
     monkeypatch.setattr(ClientUpdates, "bound", broken)
     with caught():
         properties.test_one_client_moves_the_sum_by_at_most_c(SamplerName.all, "many examples")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from dp_fedmed.assemble import make_work
 from dp_fedmed.evidence.curious_server import observe
 from dp_fedmed.evidence.gradient_inversion import inferred_labels, total_variation
 from dp_fedmed.evidence.reconstruction import (
@@ -19,7 +20,8 @@ def test_labels_are_read_off_the_last_bias(caplog: pytest.LogCaptureFixture) -> 
     config = sized_for_attack(compose_for((), ("privacy=none",)), ())
     seen = observe(config)
     assert "nobody asked for" not in caplog.text, "every reply belongs to a message"
-    work = NetworkWork(config)
+    work = make_work(config)
+    assert isinstance(work, NetworkWork)
     work.build((1, 8, 8), 10)
     work.state.load(seen.sent)
     found = inferred_labels(

@@ -13,8 +13,8 @@ from tests.runs.anomaly.runs import TINY
 @pytest.mark.parametrize(
     ("words", "learner", "work"),
     [
-        ([], "GradientLearner", "GradientWork"),
-        (["federation=local_only"], "LocalOnlyLearner", "GradientWork"),
+        ([], "NetworkLearner", "NetworkWork"),
+        (["federation=local_only"], "LocalOnlyLearner", "NetworkWork"),
         (TINY, "AnomalyLearner", "AnomalyWork"),
     ],
 )

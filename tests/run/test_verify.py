@@ -14,9 +14,9 @@ from dp_fedmed.run.verify import LedgerView
 def test_an_open_round_is_said_and_is_not_damage(
     small: Callable[..., Config], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from dp_fedmed import crash_points
     from dp_fedmed.cli import main
     from dp_fedmed.launch import run_federation
-    from dp_fedmed.run import durable
 
     config = small("privacy=hybrid", "model._target_=dp_fedmed.models.MLP", "model.args.hidden=[4]")
 
@@ -30,12 +30,12 @@ def test_an_open_round_is_said_and_is_not_damage(
             raise Crash
 
     left = 2
-    durable.at_point, before = crash, durable.at_point
+    crash_points.at_crash_point, before = crash, crash_points.at_crash_point
     try:
         with pytest.raises(Crash):
             run_federation(config)
     finally:
-        durable.at_point = before
+        crash_points.at_crash_point = before
     assert LedgerView(Path(config.run_dir)).open_round == 2
     assert main(["ledger", "verify", config.run_dir]) == 3
     said = " ".join(capsys.readouterr().out.split())

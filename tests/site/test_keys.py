@@ -2,49 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dp_fedmed.config import compose
-from dp_fedmed.config.arithmetic import computed_from
 from dp_fedmed.errors import SiteRefused
 from dp_fedmed.privacy.streams.keys import key_file
-from dp_fedmed.privacy.streams.noise import NoiseKey, Purpose
-from dp_fedmed.privacy.streams.rounds import RoundStreams, round_digest
+from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.site.keys import client_folder, client_key
-
-MODEL = [np.zeros(3)]
-SECRETS = RoundStreams(NoiseKey.from_public_seed(1), "run", 1, bytes(32), client="a")
-
-
-def test_any_other_round_party_or_phase_has_other_streams() -> None:
-    def drawn(secrets: RoundStreams, step: int = 0) -> bytes:
-        return secrets.noise(Purpose.RECORD_NOISE, MODEL, step).normal(4).tobytes()
-
-    others = [
-        replace(SECRETS, run="other"),
-        replace(SECRETS, server_round=2),
-        replace(SECRETS, digest=bytes(31) + b"1"),
-        replace(SECRETS, client="b"),
-        replace(SECRETS, phase=1),
-    ]
-    assert drawn(SECRETS) == drawn(replace(SECRETS))
-    assert len({drawn(SECRETS), drawn(SECRETS, step=1), *map(drawn, others)}) == 7
-
-
-def test_a_round_is_another_one_with_other_noise_in_force() -> None:
-    settings = computed_from(compose(["privacy=sample"]))
-    other = computed_from(compose(["privacy=sample", "training.lr=0.123"]))
-    digests = {
-        round_digest(MODEL, settings, {"noise_multiplier": 1.0}),
-        round_digest(MODEL, settings, {"noise_multiplier": 2.0}),
-        round_digest([np.ones(3)], settings, {"noise_multiplier": 1.0}),
-        round_digest(MODEL, other, {"noise_multiplier": 1.0}),
-    }
-    assert len(digests) == 4
 
 
 def test_each_phase_has_its_own_key_file(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final, Literal
 
 from dp_fedmed.privacy import _validate
@@ -18,6 +19,24 @@ Adjacency = Literal["add_remove", "zero_out", "replace_one"]
 Sampling = Literal["poisson", "full", "without_replacement", "none"]
 
 UNITS: Final = ("record", "client")
+
+
+class Level(StrEnum):
+    """The two guarantees by the configuration's words: `privacy.sample` and `privacy.user`.
+
+    >>> Level.sample.unit, Level.user.unit
+    ('record', 'client')
+    """
+
+    sample = "sample"
+    user = "user"
+
+    @property
+    def unit(self) -> Unit:
+        """What is protected at this level."""
+        return "record" if self is Level.sample else "client"
+
+
 ADJACENCIES: Final = ("add_remove", "zero_out", "replace_one")
 SAMPLINGS: Final = ("poisson", "full", "without_replacement", "none")
 

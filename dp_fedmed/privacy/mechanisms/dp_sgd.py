@@ -144,5 +144,6 @@ class DPSGD(Stateless):
 
 def clip_factors(norms: NDArray[np.float64], max_norm: float) -> NDArray[np.float64]:
     """C/norm, at most 1; 0 where a norm is not finite."""
-    factors = np.minimum(max_norm / np.maximum(norms, 1e-300), 1.0)
+    with np.errstate(over="ignore"):  # a zero gradient needs no factor
+        factors = np.minimum(max_norm / np.maximum(norms, 1e-300), 1.0)
     return np.where(np.isfinite(norms), factors, 0.0)

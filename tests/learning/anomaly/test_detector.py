@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dp_fedmed.assemble import detector_settings
 from dp_fedmed.config import compose
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.learning.anomaly.detector import BANK, Detector, packed_state, unpacked_state
@@ -25,7 +26,7 @@ def test_a_bank_has_the_size_that_is_asked_for_or_a_share():
         (["anomaly.coreset_size=7"], 7),
         (["anomaly.coreset_size=null", "anomaly.coreset_ratio=0.5"], None),
     ):
-        detector = Detector(compose(["privacy=none", *TINY, *words]))
+        detector = Detector(detector_settings(compose(["privacy=none", *TINY, *words])))
         state = detector.initial((3, 32, 32), num_images=4)
         patches = detector.features(np.zeros((1, 3, 32, 32), np.uint8)).shape[1]
         assert len(state[BANK]) == (size or 2 * patches)
@@ -33,10 +34,10 @@ def test_a_bank_has_the_size_that_is_asked_for_or_a_share():
 
 
 def test_images_that_are_no_squares_are_refused_and_so_are_too_many_dimensions():
-    detector = Detector(compose(["privacy=none", *TINY]))
+    detector = Detector(detector_settings(compose(["privacy=none", *TINY])))
     for shape in ((3, 32, 16), (4,)):
         with pytest.raises(ConfigError, match="needs square images"):
             detector.initial(shape, num_images=4)
-    wide = Detector(compose(["privacy=none", *TINY, "anomaly.dimension=4000"]))
+    wide = Detector(detector_settings(compose(["privacy=none", *TINY, "anomaly.dimension=4000"])))
     with pytest.raises(ConfigError, match=r"anomaly\.dimension=4000 is more than the"):
         wide.initial((3, 32, 32), num_images=4)

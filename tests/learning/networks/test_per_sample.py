@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from dp_fedmed.config import GradMode
 from dp_fedmed.learning.networks.per_sample import (
     NetworkKeepsState,
     PerSampleGradients,
@@ -20,7 +20,7 @@ from tests.learning.networks.test_record_check import C, FoldsPatches, X, Y, sum
 
 def test_rows_are_counted_on_every_batch() -> None:
     """Also where nobody checked before: the sum is not touched."""
-    gradients = PerSampleGradients(FoldsPatches(), task(), GradMode.hooks)
+    gradients = PerSampleGradients(FoldsPatches(), task(), "hooks")
     optimizer = summing(gradients)
     with pytest.raises(RowsNotRecords, match=r"layer 'patch' \(Linear\) has 96 gradient rows"):
         gradients.add(optimizer, X.float(), Y)
@@ -29,12 +29,10 @@ def test_rows_are_counted_on_every_batch() -> None:
 
 
 def test_no_gradient_is_made_longer_and_none_stays_longer_than_c() -> None:
-    norms = torch.tensor(
-        [0.0, 0.1, C, 10.0, 1e300, float("inf"), float("nan")], dtype=torch.float64
-    )
+    norms = np.array([0.0, 0.1, C, 10.0, 1e300, np.inf, np.nan])
     factors = clip_factors(norms, C)
     assert factors[:3].tolist() == [1.0, 1.0, 1.0]
-    assert (factors * norms)[:5].max() <= C
+    assert (factors[:5] * norms[:5]).max() <= C
     assert factors[5:].tolist() == [0.0, 0.0]
 
 
@@ -57,4 +55,4 @@ def test_a_network_that_changed_is_named_with_what_did() -> None:
 
 def test_an_open_choice_is_settled_before() -> None:
     with pytest.raises(ValueError, match="must be settled first"):
-        PerSampleGradients(FoldsPatches(), task(), GradMode.auto)
+        PerSampleGradients(FoldsPatches(), task(), "auto")

@@ -83,16 +83,16 @@ def test_a_round_that_was_released_is_never_released_differently(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else, whether two releases differ would tell whether a silent client was in the cohort."""
-    from dp_fedmed.federation.strategy import DPStrategy
+    from dp_fedmed.federation.replies import ReplyReader
 
     path = copy("user")
     resume(path, display=Stopper(3))
-    original = DPStrategy._contribution
+    original = ReplyReader._contribution
 
-    def without_one(self, name, reply, model):  # type: ignore[no-untyped-def]
-        return None if name == "client-00001" else original(self, name, reply, model)
+    def without_one(self, record, name, reply, like):  # type: ignore[no-untyped-def]
+        return None if name == "client-00001" else original(self, record, name, reply, like)
 
-    monkeypatch.setattr(DPStrategy, "_contribution", without_one)
+    monkeypatch.setattr(ReplyReader, "_contribution", without_one)
     before = load_file(path / "round_0003" / "model.safetensors")
     resume(path, "resume=round:1", display=Stopper(3))
     after = load_file(path / "round_0003" / "model.safetensors")

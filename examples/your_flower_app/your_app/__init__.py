@@ -1,0 +1,1 @@
+"""Handwritten digits among fifty clients: a Flower app like any other."""
