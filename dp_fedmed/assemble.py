@@ -312,10 +312,11 @@ def serve(
     *,
     num_clients_given: bool = True,
     stop: StopRequest | None = None,
+    parts: Assembly | None = None,
 ) -> RunResult:
-    """Run a configuration on a grid, whichever engine is behind it."""
+    """Run a configuration on a grid, whichever engine is behind it; `parts` may be your own."""
     config, nodes = with_connected_clients(grid, config, num_clients_given=num_clients_given)
-    run = ServerRun(config, Assembly(), observer, stop)
+    run = ServerRun(config, parts or Assembly(), observer, stop)
     try:
         log = run.directory.log_file(secret=config.privacy.style.protects_clients)
         with log_to(log, run.directory.path):

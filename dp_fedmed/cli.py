@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
+from dp_fedmed.commands import COMMANDS
 from dp_fedmed.commands import safe_streams as streams
 from dp_fedmed.errors import EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_USAGE, sentence_of
 
@@ -45,11 +46,6 @@ Exit codes: 0 well, 1 stopped early, 2 wrong settings or a site that cannot take
 does not hold, 4 complete but a client contributed to no round (never where cohorts are secret:
 private/participation.json has it), 130 Ctrl-C.
 """
-
-COMMANDS = (
-    *("plan", "run", "resume", "report", "ledger"),
-    *("audit", "attack", "reconstruct", "data"),
-)
 
 MEANT = {"train": "run", "fit": "run", "version": "--version"}  # names in other tools
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dp_fedmed.assemble import client_runtime, serve
+from dp_fedmed.assemble import Assembly, client_runtime, serve
 from dp_fedmed.client_app import build_client_app
 from dp_fedmed.config import Config, EngineName
 from dp_fedmed.engines.local_grid import LocalGrid
@@ -24,9 +24,12 @@ def run_federation(config: Config, observer: Observer | None = None) -> RunResul
 
 
 def run_locally(
-    config: Config, observer: Observer, make_grid: Callable[..., LocalGrid] | None = None
+    config: Config,
+    observer: Observer,
+    make_grid: Callable[..., LocalGrid] | None = None,
+    parts: Assembly | None = None,
 ) -> RunResult:
-    """Run on this machine; `make_grid` may give a grid that is watched."""
+    """Run on this machine; `make_grid` gives a grid that is watched, `parts` parts of one's own."""
     runtime = client_runtime(config)
     with on_local_grid(
         build_client_app(runtime=runtime),
@@ -37,7 +40,7 @@ def run_locally(
         make_grid=make_grid,
     ) as (grid, stop):
         runtime.preload(config.federation.num_clients)
-        return serve(grid, config, observer, stop=stop)
+        return serve(grid, config, observer, stop=stop, parts=parts)
 
 
 def run_on_ray(config: Config, observer: Observer) -> RunResult:

@@ -40,9 +40,10 @@ def main(arguments: list[str]) -> int:
 
     arguments, beside = _without_beside(arguments)
     if {"--shell-completion", "-sc"} & set(arguments):
-        from dp_fedmed.cli import main as dp_fedmed
+        from dp_fedmed.commands import COMMANDS
+        from dp_fedmed.commands.completion import complete
 
-        return dp_fedmed(["--shell-completion", *(w for w in arguments if not w.startswith("-"))])
+        return complete([word for word in arguments if not word.startswith("-")], COMMANDS)
     arguments = with_config_dir(arguments)
     invocation = launcher.Invocation(_command(arguments), _new_settings)
     launcher.register(invocation)

@@ -19,7 +19,7 @@ class RunAccount:
 
     Args:
         limits: what may be spent.
-        plan: of the phase that begins, or goes on.
+        plan: of the phase that begins, or continues.
         past: the plans of earlier phases, by number.
         phase: which one the plan is for.
     """

@@ -6,13 +6,14 @@ clipping and noise can come first and the rest is post-processing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dp_fedmed.learning.server_step import Arrays, SharedModel, State, WeightedMean
 
-SERVER_OPTIMIZERS = ("fedavg", "fedavgm", "fedadam")
+Array = np.ndarray[Any, Any]
 
 
 class ServerOptimizer(SharedModel):
@@ -52,8 +53,9 @@ class ServerOptimizer(SharedModel):
 
     def step(self, model: Arrays, combined: Arrays) -> State:
         """The next model: `combined` is the average of (client − model), in float64."""
+        direction = SERVER_OPTIMIZERS[self.name]
         return {
-            name: (value + self.lr * self._direction(name, combined[name])).astype(value.dtype)
+            name: (value + self.lr * direction(self, name, combined[name])).astype(value.dtype)
             for name, value in model.items()
         }
 
@@ -67,13 +69,30 @@ class ServerOptimizer(SharedModel):
         self.first = {k[6:]: v for k, v in moments.items() if k.startswith("first/")}
         self.second = {k[7:]: v for k, v in moments.items() if k.startswith("second/")}
 
-    def _direction(self, name: str, update: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        if self.name == "fedavg":
-            return update
-        if self.name == "fedavgm":
-            self.first[name] = self.beta1 * self.first.get(name, 0.0) + update
-            return self.first[name]
-        self.first[name] = self.beta1 * self.first.get(name, 0.0) + (1 - self.beta1) * update
-        start = self.tau**2
-        self.second[name] = self.beta2 * self.second.get(name, start) + (1 - self.beta2) * update**2
-        return self.first[name] / (np.sqrt(self.second[name]) + self.tau)
+
+def fedavg(server: ServerOptimizer, name: str, update: Array) -> Array:
+    """The averaged update itself (McMahan et al. 2017)."""
+    return update
+
+
+def fedavgm(server: ServerOptimizer, name: str, update: Array) -> Array:
+    """With momentum (Hsu et al. 2019)."""
+    server.first[name] = server.beta1 * server.first.get(name, 0.0) + update
+    return server.first[name]
+
+
+def fedadam(server: ServerOptimizer, name: str, update: Array) -> Array:
+    """Adam without bias correction (Reddi et al. 2021)."""
+    beta1, beta2 = server.beta1, server.beta2
+    server.first[name] = beta1 * server.first.get(name, 0.0) + (1 - beta1) * update
+    before = server.second.get(name, server.tau**2)
+    server.second[name] = beta2 * before + (1 - beta2) * update**2
+    return server.first[name] / (np.sqrt(server.second[name]) + server.tau)
+
+
+#: Which way to go with an averaged update, by name; adding one is a function and a line.
+SERVER_OPTIMIZERS: dict[str, Callable[[ServerOptimizer, str, Array], Array]] = {
+    "fedavg": fedavg,
+    "fedavgm": fedavgm,
+    "fedadam": fedadam,
+}

@@ -59,7 +59,7 @@ class LocalOnlyStep:
         )
 
     def step(self, model: Arrays, combined: Arrays) -> State:
-        """Every client that has answered goes on; the others stay where they are."""
+        """Every client that has answered moves; the others stay where they are."""
         after = dict(model)
         for name, step in self.steps.items():
             own = part_of(combined, name)
@@ -75,7 +75,7 @@ class LocalOnlyStep:
         return kept
 
     def restore(self, moments: Arrays) -> None:
-        """Go on from what `moments` gave."""
+        """Continue from what `moments` gave."""
         for name, step in self.steps.items():
             step.restore(part_of(moments, name))
 

@@ -49,7 +49,7 @@ class ServerStep(Protocol):
         """What is kept between rounds besides the model."""
 
     def restore(self, moments: Arrays) -> None:
-        """Go on from what `moments` gave."""
+        """Continue from what `moments` gave."""
 
 
 class SharedModel:

@@ -39,7 +39,7 @@ State = dict[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What a run needs to go on after a round.
+    """What a run needs to be resumed after a round.
 
     Attributes:
         server_round: the last round that is part of it; 0 before the first.

@@ -33,7 +33,7 @@ def versions() -> dict[str, str]:
 
 
 def environment_after(run_dir: Path, server_round: int) -> dict[str, Any]:
-    """What `environment.json` is to hold when a run goes on after a round with these versions.
+    """What `environment.json` is to hold when a run is resumed after a round with these versions.
 
     Rounds that were computed with other versions keep theirs; with the same ones the file stays as
     it is, so that a resumed run ends as if it had never stopped.

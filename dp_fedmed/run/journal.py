@@ -222,7 +222,7 @@ class Journal:
             metadata = self._metadata(content)
             average = load(content)
             result = _result(average)
-            last = "state" if "state" in metadata else "clip_norm"  # before 0.3
+            last = "state" if "state" in metadata else "clip_norm"  # as 0.1 wrote it
             sealed = {key: metadata[key] for key in ("charge", "inputs", last)}
             is_ours = hmac.compare_digest(metadata["seal"], self._seal(sealed, result))
             if not is_ours or sealed["charge"] != str(charge.number):

@@ -10,7 +10,7 @@ from typing import Any, Self
 from dp_fedmed.errors import ConfigError, LedgerError
 from dp_fedmed.federation import Limits, PrivacyGuard, PrivacyPlan
 from dp_fedmed.federation.arrays import State
-from dp_fedmed.privacy.accounting.events import Level
+from dp_fedmed.privacy.accounting.events import Level, PrivacyEvent
 from dp_fedmed.privacy.accounting.history import Method
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.mechanisms.base import ServerMechanism
@@ -81,7 +81,7 @@ class RunLedger:
             self._key = self._own_key()
             self._journal = Journal(ledger, mac_key, self.folder / RELEASES, phase=0)
             self._journal.check_files()
-            (event,) = mechanism.cost(1)
+            event = one_event(mechanism)
             plan = PrivacyPlan(delta_sample=None, delta_user=delta, clients={}, user_event=event)
             limits = Limits(rounds=rounds, method=accountant, user_epsilon=target_epsilon)
             self.guard = PrivacyGuard(limits, plan, self._journal)
@@ -120,7 +120,7 @@ class RunLedger:
 
     def report(self) -> Mapping[str, Any]:
         """What is promised to one client, with what it rests on."""
-        (event,) = self.mechanism.cost(1)
+        event = one_event(self.mechanism)
         return {
             "unit": "client",
             "epsilon": self.epsilon,
@@ -141,3 +141,18 @@ class RunLedger:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def one_event(mechanism: ServerMechanism) -> PrivacyEvent:
+    """What one round costs.
+
+    Raises:
+        ConfigError: for a mechanism whose rounds cannot be charged one by one.
+    """
+    events = mechanism.cost(1)
+    if len(events) != 1:
+        raise ConfigError(
+            f"{type(mechanism).__name__} costs {len(events)} events per round: a RunLedger charges "
+            "one per round; give a mechanism whose cost(1) is one event"
+        )
+    return events[0]

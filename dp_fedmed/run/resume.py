@@ -66,7 +66,7 @@ def resume_run(config: Config) -> RunStore:
 
 
 class _Resumption:
-    """One attempt to go on with a run, step by step."""
+    """One attempt to resume a run, step by step."""
 
     def __init__(self, config: Config, path: Path, lock: RunLock) -> None:
         self.selector = config.resume or "last"
@@ -75,7 +75,7 @@ class _Resumption:
         self.path, self.lock = path, lock
 
     def store(self) -> RunStore:
-        """Check everything, then open the run; nothing of it is changed before it goes on."""
+        """Check everything, then open the run; nothing of it is changed before it is resumed."""
         self.ledger, self.mac_key = open_ledger(self.path)
         self.history = history_of(self.ledger)
         if self.ledger.torn:
@@ -226,7 +226,7 @@ class _Resumption:
         )
 
     def _noise_key(self) -> NoiseKey | None:
-        """The key of the phase that goes on."""
+        """The key of the phase that continues."""
         privacy, file = self.config.privacy, key_file(self.path, self.history.phase)
         if privacy.style is PrivacyStyle.none:
             return None
@@ -246,7 +246,7 @@ class _Resumption:
             raise LedgerError(f"{error}; {NEW_PHASE}") from None
 
     def _wanted(self) -> int:
-        """The round to go on after; -1 for a run that has none yet."""
+        """The round to resume after; -1 for a run that has none yet."""
         committed = self.history.committed
         if not committed:
             if self.selector != "last":

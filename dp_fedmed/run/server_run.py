@@ -50,6 +50,7 @@ from dp_fedmed.run.results import (
     RunResult,
     describe_budget,
     fairness_of,
+    mechanism_state,
     public_record,
 )
 from dp_fedmed.run.resume import resume_run
@@ -341,9 +342,7 @@ class ServerRun:
                 "run": self.store.run,
                 "task": self.config.task.name,
                 "random": {"seed": self.config.seed, "next_round": server_round + 1},
-                "clip_norm": None
-                if self.mechanism is None
-                else self.mechanism.state()["clip_norm"],
+                **mechanism_state(self.mechanism),
                 "best": best,
                 "privacy": section,
             },

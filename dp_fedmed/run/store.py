@@ -53,7 +53,7 @@ class RunStore:
         has_phase: whether that phase has begun.
         data: keyed digest of the data that it began with.
         past: the plans of earlier phases.
-        start: the checkpoint to go on from; None for a run without one.
+        start: the checkpoint to resume from; None for a run without one.
         committed: hash of each round's checkpoint, for the rounds that the run stands on.
         goes_back: whether later rounds are left aside.
         uncommitted: checkpoints that a crash came too early for; they are made again.

@@ -93,7 +93,7 @@ def test_on_a_terminal_the_panel_is_drawn_and_ctrl_c_ends_the_round(tmp_path: Pa
     assert said
     assert ended is not None
     assert ended[1] == said[0]
-    assert "Go on with: dp-fedmed resume" in seen
+    assert "Resume with: dp-fedmed resume" in seen
     last = int(ended[1])
     assert (folder / f"round_{last:04d}").is_dir(), "the round that ended is on disk"
     assert (folder / "last").resolve().name == f"round_{last:04d}"
