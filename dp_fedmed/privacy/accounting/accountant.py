@@ -8,7 +8,7 @@ cannot be read completely is refused.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dp_fedmed.privacy import _validate
@@ -28,7 +28,7 @@ from dp_fedmed.privacy.accounting.history import (
     most_repeats,
     worst_epsilon,
 )
-from dp_fedmed.privacy.accounting.state import parse_state
+from dp_fedmed.privacy.accounting.state import event_rows, parse_state
 
 
 class PrivacyAccountant:
@@ -363,10 +363,7 @@ class PrivacyAccountant:
             "target_epsilon": self._budget["record"],
             "user_target_delta": self._delta["client"],
             "user_target_epsilon": self._budget["client"],
-            "events": [
-                {"client": None if c == EVERY_CLIENT else c, "event": event.times(count).to_json()}
-                for (_, c), event, count in sorted(self._flat(), key=_canonical)
-            ],
+            "events": event_rows(self._totals),
             "user_rounds": [
                 {"round": r, "event": event.to_json(), "calls": dict(sorted(calls.items()))}
                 for r, by_event in sorted(self._user_calls.items())
@@ -375,11 +372,6 @@ class PrivacyAccountant:
                 )
             ],
         }
-
-    def _flat(self) -> Iterator[tuple[tuple[str, str], PrivacyEvent, int]]:
-        for place, totals in self._totals.items():
-            for event, count in totals.items():
-                yield place, event, count
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace this accountant's state by a saved one, or raise and leave it untouched.
@@ -403,9 +395,3 @@ class PrivacyAccountant:
             raise ValueError(f"not an accountant state: {error}") from error
         fresh._user_calls = parsed.user_calls
         self.__dict__.update(fresh.__dict__)
-
-
-def _canonical(item: tuple[tuple[str, str], PrivacyEvent, int]) -> tuple[Any, ...]:
-    place, event, _ = item
-    size = (event.cohort_size or 0, event.population or 0)
-    return (*place, event.key, event.sampling, event.noise_multiplier, *size, event.is_private)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from dp_fedmed.privacy import _validate
+from dp_fedmed.privacy.accounting.charges import EVERY_CLIENT
 from dp_fedmed.privacy.accounting.events import PrivacyEvent
 from dp_fedmed.privacy.accounting.history import METHODS, Method
 
@@ -37,6 +38,23 @@ class AccountantState:
     user_target_epsilon: float | None
     events: list[tuple[str | None, PrivacyEvent]]
     user_calls: dict[int, dict[PrivacyEvent, dict[str, int]]]
+
+
+def event_rows(
+    totals: Mapping[tuple[str, str], Mapping[PrivacyEvent, int]],
+) -> list[dict[str, Any]]:
+    """Charged events by client, in an order that depends on the events alone."""
+    flat = [(place, event, count) for place, by in totals.items() for event, count in by.items()]
+    return [
+        {"client": None if c == EVERY_CLIENT else c, "event": event.times(count).to_json()}
+        for (_, c), event, count in sorted(flat, key=_canonical)
+    ]
+
+
+def _canonical(item: tuple[tuple[str, str], PrivacyEvent, int]) -> tuple[Any, ...]:
+    place, event, _ = item
+    size = (event.cohort_size or 0, event.population or 0)
+    return (*place, event.key, event.sampling, event.noise_multiplier, *size, event.is_private)
 
 
 def parse_state(state: Mapping[str, Any]) -> AccountantState:
