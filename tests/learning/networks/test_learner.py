@@ -14,7 +14,8 @@ from dp_fedmed.errors import ConfigError
 from dp_fedmed.learning.base import LocalRound, State
 from dp_fedmed.learning.networks import learner as networks
 from dp_fedmed.learning.networks.learner import NetworkLearner, NetworkWork
-from dp_fedmed.learning.networks.local_training import LocalTraining
+from dp_fedmed.learning.networks.local_training import LocalResult, LocalTraining
+from dp_fedmed.learning.networks.per_sample import NetworkKeepsState
 from dp_fedmed.learning.networks.task import make_task
 from dp_fedmed.privacy.mechanisms.dp_sgd import DPSGD
 from dp_fedmed.privacy.streams import RoundStreams
@@ -104,14 +105,28 @@ def test_a_loss_on_private_records_is_never_told() -> None:
     assert metrics == {"steps": 2}
 
 
-def test_what_is_not_trained_with_noise_does_not_leave_the_client() -> None:
+def test_a_network_that_remembers_its_batches_is_not_trained_privately() -> None:
     work = work_of(Counting)
     update, _ = work.train(asked(work))
     assert update["seen"].item() > 0, "without privacy a running statistic is averaged"
+    with pytest.raises(NetworkKeepsState, match="seen"):
+        work.train(asked(work, mechanism=mechanism(), streams=streams()))
+
+
+def test_what_is_not_trained_with_noise_does_not_leave_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = work_of(Counting)
+
+    def moves_everything(self: NetworkWork, _: LocalRound) -> LocalResult:
+        for tensor in self.model.state_dict().values():
+            tensor += 1.0
+        return LocalResult(steps=1, loss=0.0)
+
+    monkeypatch.setattr(NetworkWork, "_train_privately", moves_everything)
     update, _ = work.train(asked(work, mechanism=mechanism(), streams=streams()))
-    assert not update["seen"].any()
-    assert not update["frozen"].any()
-    assert update["linear.weight"].all()
+    moved = {name: bool(value.any()) for name, value in update.items()}
+    assert moved == {"linear.weight": True, "linear.bias": True, "frozen": False, "seen": False}
 
 
 def test_there_is_no_dp_sgd_without_secret_streams() -> None:
