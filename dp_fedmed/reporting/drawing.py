@@ -168,6 +168,7 @@ def bars(axes: Axes, values: Sequence[float], colour: Any, **settings: Any) -> N
     if len(values) > MOST_BARS:
         base = settings.pop("bottom", [0.0] * len(values))
         tops = [low + value for low, value in zip(base, values, strict=True)]
+        axes.set_autoscaley_on(True)  # the part below this one has fixed the top
         axes.fill_between(places, base, tops, step="mid", color=colour, lw=0, **settings)
         axes.set_ylim(0, None)
     else:

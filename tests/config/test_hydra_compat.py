@@ -1,0 +1,42 @@
+"""What is used of Hydra's private modules is there, and is as it is used."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import dp_fedmed
+from dp_fedmed.config.hydra_compat import BasicSweeper, BasicSweeperConf
+
+PACKAGE = Path(dp_fedmed.__file__).parent
+
+
+def test_the_sweeper_splits_words_into_jobs() -> None:
+    sweeper = BasicSweeper(max_batch_size=None)
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    words = OverridesParser.create().parse_overrides(["a=1,2", "b=x,y"])
+    (batch,) = sweeper.split_arguments(words, max_batch_size=None)
+    assert [list(job) for job in batch] == [
+        ["a=1", "b=x"],
+        ["a=1", "b=y"],
+        ["a=2", "b=x"],
+        ["a=2", "b=y"],
+    ]
+
+
+def test_its_settings_name_the_class_and_can_be_extended() -> None:
+    settings = BasicSweeperConf()
+    assert settings._target_ == f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
+    assert (settings.max_batch_size, settings.params) == (None, None)
+
+
+def test_no_other_module_looks_into_hydras_private_ones() -> None:
+    for file in sorted(PACKAGE.rglob("*.py")):
+        if file.name == "hydra_compat.py":
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            named = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            named += [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            for module in named:
+                assert not module.startswith(("hydra._", "omegaconf._")), file
