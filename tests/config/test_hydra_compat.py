@@ -6,13 +6,13 @@ import ast
 from pathlib import Path
 
 import dp_fedmed
-from dp_fedmed.config.hydra_compat import BasicSweeper, BasicSweeperConf
+from dp_fedmed.config import hydra_compat
 
 PACKAGE = Path(dp_fedmed.__file__).parent
 
 
 def test_the_sweeper_splits_words_into_jobs() -> None:
-    sweeper = BasicSweeper(max_batch_size=None)
+    sweeper = hydra_compat.BasicSweeper(max_batch_size=None)
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     words = OverridesParser.create().parse_overrides(["a=1,2", "b=x,y"])
@@ -26,8 +26,11 @@ def test_the_sweeper_splits_words_into_jobs() -> None:
 
 
 def test_its_settings_name_the_class_and_can_be_extended() -> None:
-    settings = BasicSweeperConf()
-    assert settings._target_ == f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
+    settings = hydra_compat.BasicSweeperConf()
+    assert (
+        settings._target_
+        == f"{hydra_compat.BasicSweeper.__module__}.{hydra_compat.BasicSweeper.__name__}"
+    )
     assert (settings.max_batch_size, settings.params) == (None, None)
 
 
