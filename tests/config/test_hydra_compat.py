@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
 
 import dp_fedmed
-from dp_fedmed.config.hydra_compat import BasicSweeper, BasicSweeperConf
 
 PACKAGE = Path(dp_fedmed.__file__).parent
 
 
-def test_the_sweeper_splits_words_into_jobs() -> None:
-    sweeper = BasicSweeper(max_batch_size=None)
-    from hydra.core.override_parser.overrides_parser import OverridesParser
+@pytest.fixture
+def compat() -> ModuleType:
+    """Imported after Hydra has looked for plugins, which loads its sweeper anew."""
+    Plugins.instance()
+    from dp_fedmed.config import hydra_compat
 
+    return hydra_compat
+
+
+def test_the_sweeper_splits_words_into_jobs(compat: ModuleType) -> None:
+    sweeper = compat.BasicSweeper(max_batch_size=None)
     words = OverridesParser.create().parse_overrides(["a=1,2", "b=x,y"])
     (batch,) = sweeper.split_arguments(words, max_batch_size=None)
     assert [list(job) for job in batch] == [
@@ -25,9 +36,9 @@ def test_the_sweeper_splits_words_into_jobs() -> None:
     ]
 
 
-def test_its_settings_name_the_class_and_can_be_extended() -> None:
-    settings = BasicSweeperConf()
-    assert settings._target_ == f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
+def test_its_settings_name_the_class_and_can_be_extended(compat: ModuleType) -> None:
+    settings = compat.BasicSweeperConf()
+    assert settings._target_ == f"{compat.BasicSweeper.__module__}.BasicSweeper"
     assert (settings.max_batch_size, settings.params) == (None, None)
 
 
