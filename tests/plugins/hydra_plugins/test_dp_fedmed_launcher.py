@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hydra.core.plugins import Plugins
 from omegaconf import OmegaConf
 
 from dp_fedmed.config import EngineName
@@ -16,6 +17,7 @@ from dp_fedmed.sweeps import launcher, ray_cluster, running
 
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    Plugins.instance()  # looks for plugins, and so loads Hydra's sweeper anew: before ours
     monkeypatch.syspath_prepend(str(launcher.PLUGINS))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     from hydra_plugins import dp_fedmed_launcher
