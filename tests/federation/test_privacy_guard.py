@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from dp_fedmed.privacy.streams.keys import MacKey
 from dp_fedmed.run.journal import Journal
 from dp_fedmed.run.phases import limits_of
 from dp_fedmed.run.privacy_report import checkpoint_section, privacy_report
-from dp_fedmed.run.verify import LedgerView
 
 
 def client(sigma: float = 5.0, *, q: float = 1.0, steps: int = 1, **more: int) -> ClientPlan:
@@ -340,39 +338,3 @@ def test_reports_tell_the_cost_of_one_round() -> None:
     assert whole["epsilon_of_one_round"] == get_privacy_spent(noise_multiplier=4.0, **exact)  # type: ignore[arg-type]
     assert whole["epsilon"] > whole["epsilon_of_one_round"]
     assert "no amplification" in whole["assumption"]
-
-
-def test_an_open_round_is_said_and_is_not_damage(
-    small: Callable[..., Config], capsys: pytest.CaptureFixture[str]
-) -> None:
-    from dp_fedmed import crash_points
-    from dp_fedmed.cli import main
-    from dp_fedmed.launch import run_federation
-
-    config = small("privacy=hybrid", "model._target_=dp_fedmed.models.MLP", "model.args.hidden=[4]")
-
-    class Crash(BaseException):
-        pass
-
-    def crash(point: str) -> None:
-        nonlocal left
-        left -= point == "charge:after"
-        if left == 0:
-            raise Crash
-
-    left = 2
-    crash_points.at_crash_point, before = crash, crash_points.at_crash_point
-    try:
-        with pytest.raises(Crash):
-            run_federation(config)
-    finally:
-        crash_points.at_crash_point = before
-    assert LedgerView(Path(config.run_dir)).open_round == 2
-    assert main(["ledger", "verify", config.run_dir]) == 3
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Round 2 is open" in said
-    assert f"dp-fedmed resume {config.run_dir}" in said
-    assert "ε_sample = " in said, "not left out without a word"
-    assert "planned worst case" in said
-    run_federation(compose([f"run_dir={config.run_dir}", "resume=last"]))
-    assert main(["ledger", "verify", config.run_dir]) == 0

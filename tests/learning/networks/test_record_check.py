@@ -17,7 +17,6 @@ from dp_fedmed.learning.networks.local_training import seed_dropout
 from dp_fedmed.learning.networks.per_sample import (
     NetworkKeepsState,
     PerSampleGradients,
-    RowsNotRecords,
 )
 from dp_fedmed.learning.networks.record_check import settle_mode
 from dp_fedmed.learning.networks.task import Task, make_task
@@ -344,16 +343,6 @@ def test_one_record_moves_the_sum_by_at_most_c_in_the_mode_that_is_chosen(
         for p in model.parameters():
             p.mul_(3.0)
     assert max(movement(model, mode, absent) for absent in range(6)) <= 1.0 + 1e-4
-
-
-def test_rows_are_counted_on_every_batch() -> None:
-    """Also where nobody checked before: the sum is not touched."""
-    gradients = PerSampleGradients(FoldsPatches(), task(), "hooks")
-    optimizer = summing(gradients)
-    with pytest.raises(RowsNotRecords, match=r"layer 'patch' \(Linear\) has 96 gradient rows"):
-        gradients.add(optimizer, X.float(), Y)
-    assert all(float(total.abs().sum()) == 0.0 for total in optimizer.totals)
-    gradients.close()
 
 
 def test_the_rounding_of_a_row_with_its_batch_is_within_what_is_charged() -> None:
