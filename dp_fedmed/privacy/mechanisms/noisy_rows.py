@@ -10,51 +10,30 @@ accounted as a Gaussian of σ/2 (`PrivacyEvent` with adjacency `replace_one`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dp_fedmed.privacy.accounting.events import Adjacency, PrivacyEvent
-from dp_fedmed.privacy.mechanisms.base import NoisedBy, Stateless, gaussian_std
+from dp_fedmed.privacy.accounting.events import Adjacency
+from dp_fedmed.privacy.mechanisms.base import gaussian_std
 from dp_fedmed.privacy.mechanisms.clipping import clip_l2_rows
-from dp_fedmed.privacy.mechanisms.statistic import BOUND, record_costs
+from dp_fedmed.privacy.mechanisms.statistic import BOUND, OneRelease
 from dp_fedmed.privacy.streams.noise import NoiseStream, Purpose
 from dp_fedmed.privacy.streams.rounds import RoundStreams
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyRows(Stateless):
+class NoisyRows(OneRelease):
     """Draws, clips and noises the rows of one client.
 
     Attributes:
-        noise_multiplier: σ.
         rows_per_record: m.
     """
 
-    noise_multiplier: float
     rows_per_record: int = 1
-    sample_rate: float = 1.0
-    steps: int = 1
     adjacency: Adjacency = "replace_one"
-    noised_by: NoisedBy = "client"
-    hides_cohorts = False
-
-    def cost(self, rounds: int) -> Sequence[PrivacyEvent]:
-        """One Gaussian release of the matrix per round."""
-        return record_costs(self, rounds)
-
-    def order(self) -> dict[str, float | str]:
-        """σ, the bound, and who adds the noise."""
-        return {
-            "noise_multiplier": self.noise_multiplier,
-            "max_grad_norm": BOUND,
-            "sample_rate": self.sample_rate,
-            "steps": self.steps,
-            "record_noise": "clients",
-        }
 
     @property
     def std(self) -> float:

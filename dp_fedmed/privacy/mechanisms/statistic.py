@@ -28,17 +28,15 @@ def bounded(vectors: NDArray[Any]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatisticMean(Stateless):
-    """What one client's records are charged with in one round: one sum of all of them.
+class OneRelease(Stateless):
+    """What one client's records are charged with in a round: one release of all of them.
 
     Attributes:
         noise_multiplier: σ.
-        records: n, the public denominator.
         noised_by: the client, or a trusted server (`RecordMeans`), which then adds the noise.
     """
 
     noise_multiplier: float
-    records: int
     noised_by: NoisedBy = "client"
     sample_rate: float = 1.0
     steps: int = 1
@@ -58,6 +56,17 @@ class StatisticMean(Stateless):
             "steps": self.steps,
             "record_noise": "clients" if self.noised_by == "client" else "server",
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticMean(OneRelease):
+    """The mean of one vector per record.
+
+    Attributes:
+        records: n, the public denominator.
+    """
+
+    records: int
 
     @property
     def std(self) -> float:
