@@ -195,8 +195,16 @@ def _write_package(folder: Path) -> None:
     (package / "nets.py").write_text(NETWORK)
 
 
+TRAINS = re.compile(r"dp_fedmed\.(run|resume)\(|run_federation\(|\.start\(|run_simulation\(")
+
+
+def _marks(code: str) -> list[pytest.MarkDecorator]:
+    """A whole run in an interpreter of its own takes seconds."""
+    return [pytest.mark.slow] if TRAINS.search(code) else []
+
+
 EXAMPLES = [
-    pytest.param(code, id=f"{name_of(page)}-{number}")
+    pytest.param(code, id=f"{name_of(page)}-{number}", marks=_marks(code))
     for page in PAGES
     for number, code in enumerate(blocks(page, "python"))
     if ">>>" not in code and "def load" not in code  # doctests run elsewhere, `load` above
