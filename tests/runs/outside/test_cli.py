@@ -75,6 +75,7 @@ def test_a_run_writes_its_directory_and_a_table(tmp_path: Path) -> None:
     assert json.loads((folder / "privacy_report.json").read_text())["guarantees"] == []
 
 
+@pytest.mark.slow
 def test_two_runs_never_share_a_directory(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert (

@@ -21,7 +21,6 @@ from tests.runs.resume.runs import (
 @pytest.mark.parametrize(
     ("style", "spots"),
     [
-        ("hybrid", 1),
         pytest.param("sample", 3, marks=pytest.mark.slow),
         pytest.param("hybrid", 3, marks=pytest.mark.slow),
     ],
