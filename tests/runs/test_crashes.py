@@ -42,7 +42,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str,
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("step", [16, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [28, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", CASES)
 def test_a_killed_run_ends_as_if_nothing_had_happened(
     case: str, step: int, found: Callable[[int], dict[str, Any]]
