@@ -13,7 +13,10 @@ from dp_fedmed.federation.messages import RecordOrder
 from dp_fedmed.federation.plan import PrivacyPlan, Spent
 from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.federation.run_account import RunAccount
+from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy.accounting.events import Level
+from dp_fedmed.privacy.mechanisms.base import Mechanism
 
 MOST_ANSWERS = 16
 REPORTED = ("noise_multiplier", "sample_rate", "steps")
@@ -152,6 +155,27 @@ class PrivacyGuard(RunAccount):
                 f"give no target ({key}.target_epsilon=null) or a larger one"
             )
 
+    def refuse_other_cost(self, sampler: Sampler, mechanism: Mechanism, population: int) -> None:
+        """Refuse a sampler or a mechanism other than those that a round is charged for.
+
+        Raises:
+            ConfigError: naming all three.
+        """
+        charged = self.plan.user_event
+        if charged is None:
+            return
+        drawn = sampler.event(
+            noise_multiplier=charged.noise_multiplier,
+            population=population,
+            is_private=charged.is_private,
+        )
+        stated = list(mechanism.cost(1))
+        if _accounted(drawn) != _accounted(charged) or stated != [charged]:
+            raise ConfigError(
+                f"the ledger charges {charged}, the sampler draws {drawn}, and the mechanism "
+                f"states {stated}: make the mechanism of sampler.event(...), and give it to both"
+            )
+
     def pay_client(self, name: str, charges: int) -> None:
         """A client says how often it has paid for this round; what is missing is charged here.
 
@@ -257,3 +281,8 @@ class PrivacyGuard(RunAccount):
         if most is not None and most + again <= within:
             return None
         return within - again - self._charges[self.phase]
+
+
+def _accounted(event: PrivacyEvent) -> tuple[object, ...]:
+    """What ε is made of: without amplification, the size of a fixed cohort is no part of it."""
+    return event.unit, event.adjacency, event.sampling, event.key, event.is_private

@@ -141,6 +141,8 @@ class DPStrategy(Strategy):
         """
         if not self.nodes:
             self._meet(names_of_nodes(grid, self.num_clients or 1, timeout=timeout))
+        if self.guard is not None and self.mechanism is not None:
+            self.guard.refuse_other_cost(self.sampler, self.mechanism, len(self.nodes))
         self.summary()
         self.arrays = initial_arrays
         result = Result(arrays=initial_arrays)
@@ -224,7 +226,10 @@ class DPStrategy(Strategy):
             return None, None
         new_model = self.optimizer.step(model, average)
         loss = self._record.train_loss
-        metrics = None if loss is None else MetricRecord({"train_loss": loss})
+        # Clients' losses are no part of the guarantee: with hidden cohorts they stay here.
+        metrics = None
+        if loss is not None and not self.hides_cohorts:
+            metrics = MetricRecord({"train_loss": loss})
         return model_arrays.to_record(new_model), metrics
 
     def _noised_average(

@@ -94,6 +94,41 @@ def test_two_processes_cannot_share_a_ledger(run_app: Run, tmp_path: Path) -> No
         RunLedger(tmp_path / "two", mechanism, rounds=2, delta=1e-5, target_epsilon=0.1)
 
 
+@pytest.mark.parametrize("rate", [1.0, 0.25])
+def test_a_sampler_that_the_mechanism_was_not_made_for_is_refused_before_a_charge(
+    run_app: Run, tmp_path: Path, rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the ledger would count with a sampling that never happened."""
+    from your_app import server_app
+
+    real = server_app.dp.DPStrategy
+
+    def other(settings: object, *, sampler: object, **more: object) -> object:
+        return real(settings, sampler=server_app.dp.PoissonSampler(rate=rate), **more)
+
+    monkeypatch.setattr(server_app.dp, "DPStrategy", other, raising=False)
+    with pytest.raises(ConfigError, match="the ledger charges"):
+        run_app()
+    ledger = (tmp_path / "run" / "private" / "ledger.jsonl").read_text()
+    assert "CHARGE" not in ledger
+
+
+def test_the_losses_of_a_secret_cohort_are_not_in_the_result(
+    run_app: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dp_fedmed.federation.strategy import DPStrategy
+
+    results, real = [], DPStrategy.start
+
+    def start(strategy: DPStrategy, *rest: object, **more: object) -> object:
+        results.append(real(strategy, *rest, **more))
+        return results[-1]
+
+    monkeypatch.setattr(DPStrategy, "start", start)
+    run_app()
+    assert results[0].train_metrics_clientapp == {}
+
+
 @pytest.mark.slow
 def test_it_runs_on_flowers_own_simulation(tmp_path: Path) -> None:
     script = tmp_path / "simulate.py"
