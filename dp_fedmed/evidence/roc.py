@@ -86,10 +86,6 @@ class Roc:
         """Clopper and Pearson's interval for that TPR, given its threshold."""
         return clopper_pearson(round(self.tpr_at(fpr) * len(self.members)), len(self.members))
 
-    def advantage_at(self, threshold: float) -> float:
-        """TPR − FPR at a threshold (Yeom et al. 2018)."""
-        return float((self.members >= threshold).mean() - (self.others >= threshold).mean())
-
     @property
     def best_threshold(self) -> float:
         """Where TPR − FPR is largest."""

@@ -1,4 +1,4 @@
-"""Breaks of what composes with what in a history."""
+"""Breaks of what composes in a history, and of parts that a library user puts together."""
 
 from __future__ import annotations
 
