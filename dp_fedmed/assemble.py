@@ -193,7 +193,7 @@ def server_mechanism(config: Config, plan: PrivacyPlan, sampler: Sampler) -> Ser
     from dp_fedmed.planning import largest_sigma
 
     event = record_event(noise_multiplier=largest_sigma(plan.clients), sample_rate=1.0, steps=1)
-    trusted: ServerMechanism = MECHANISMS["record_means"](
+    trusted: ServerMechanism = MECHANISMS["record_sums"](
         event,
         records={name: own.records for name, own in plan.clients.items()},
         share=sampler.expected(population) / population,

@@ -29,7 +29,7 @@ from dp_fedmed.privacy.mechanisms import (
     AdaptiveClientUpdates,
     ClientUpdates,
     NoisyRows,
-    RecordMeans,
+    RecordSums,
     StatisticMean,
 )
 
@@ -52,7 +52,7 @@ def planned(config: Config) -> PrivacyPlan:
         (["privacy=hybrid", *MANY], ClientUpdates),
         (["privacy=hybrid", *MANY, "privacy.user.clipping=adaptive"], AdaptiveClientUpdates),
         (["privacy=sample", "federation=local_only"], None),
-        (["task=textures", "privacy=sample"], RecordMeans),
+        (["task=textures", "privacy=sample"], RecordSums),
         (["task=textures", "privacy=sample", "anomaly.server_trusted=false"], None),
         (["task=textures", "privacy=user", *MANY], ClientUpdates),
         (["task=textures", "privacy=sample", "federation=local_only"], None),
@@ -68,7 +68,7 @@ def test_the_server_noises_what_the_style_leaves_to_it(
     assert type(made) is (type(None) if kind is None else kind)
     again = Assembly().mechanism(config, plan, sampler)
     assert type(again) is type(made)
-    if isinstance(made, RecordMeans):
+    if isinstance(made, RecordSums):
         assert made.expected_cohort == sum(NAMES.values())
         assert made.noise_multiplier == max(c.noise_multiplier for c in plan.clients.values())
     elif isinstance(made, ClientUpdates):

@@ -98,6 +98,8 @@ def _square(name: str, value: np.ndarray[Any, Any]) -> float:
     NaN and infinity survive a dot product, which is ten times faster than looking at each number.
     """
     flat = value.reshape(-1)
+    if flat.dtype.kind != "f":  # integers would overflow in silence
+        flat = flat.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         square = float(flat @ flat)
     if not np.isfinite(square) and not np.isfinite(value).all():

@@ -52,10 +52,12 @@ class ServerOptimizer(SharedModel):
         return WeightedMean(model)
 
     def step(self, model: Arrays, combined: Arrays) -> State:
-        """The next model: `combined` is the average of (client − model), in float64."""
+        """The next model: `combined` is the average of (client − model)."""
         direction = SERVER_OPTIMIZERS[self.name]
         return {
-            name: (value + self.lr * direction(self, name, combined[name])).astype(value.dtype)
+            name: (
+                value + self.lr * direction(self, name, combined[name].astype(np.float64))
+            ).astype(value.dtype)
             for name, value in model.items()
         }
 

@@ -231,7 +231,7 @@ class DPStrategy(Strategy):
         if stored is not None:
             mechanism.restore(stored.state)
             return stored.average
-        total, contributed = mechanism.empty(self.optimizer.answer_like(model)), 0
+        total, contributed = mechanism.empty(self._answer_like(model)), 0
         for name, update, _ in self._contributions(model, replies):
             add(total, mechanism.bound(update, client=name))
             contributed += 1
@@ -260,14 +260,20 @@ class DPStrategy(Strategy):
         self, model: model_arrays.State, replies: Iterable[Message]
     ) -> Iterator[tuple[str, model_arrays.State, int]]:
         """Names, checked updates and numbers of examples, in name order."""
-        shared = self.optimizer.answer_like(model) if self.optimizer.is_shared else None
+        shared = self._answer_like(model) if self.optimizer.is_shared else None
 
         def like(name: str) -> Mapping[str, np.ndarray[Any, Any]]:
             if shared is not None:
                 return shared
-            return self.optimizer.answer_like(self.optimizer.part(model, name))
+            return self._answer_like(self.optimizer.part(model, name))
 
         return self._reader.contributions(self._record, replies, like)
+
+    def _answer_like(
+        self, model: Mapping[str, np.ndarray[Any, Any]]
+    ) -> Mapping[str, np.ndarray[Any, Any]]:
+        like = self.optimizer.answer_like(model)
+        return like if self.mechanism is None else self.mechanism.answer_like(like)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -45,7 +45,7 @@ BREAKS = [
     ),
     Break(
         "float32 noise on a sum",
-        "privacy/mechanisms/grid.py",
+        "privacy/mechanisms/private_sum.py",
         "np.rint(draws).astype(np.int64)",
         "draws.astype(np.float32)  # type: ignore[assignment]",
         f"{DP_SGD}::test_the_low_bits_of_a_release_tell_nothing",
@@ -95,7 +95,7 @@ BREAKS = [
     ),
     Break(
         "what rounding adds is not charged",
-        "privacy/mechanisms/grid.py",
+        "privacy/mechanisms/private_sum.py",
         "return max_norm * (1.0 + norms + sums + rows) + math.sqrt(dimension) * self.step",
         "return max_norm",
         "tests/privacy/mechanisms/test_grid.py::test_sensitivity_covers_truncation_and_float64_sums",

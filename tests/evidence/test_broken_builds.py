@@ -20,9 +20,8 @@ from dp_fedmed.federation.replies import ReplyReader
 from dp_fedmed.learning.networks import dp_sgd
 from dp_fedmed.learning.networks.dp_sgd import KeyedDPOptimizer
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients
-from dp_fedmed.privacy.mechanisms import client_updates
+from dp_fedmed.privacy.mechanisms import private_sum
 from dp_fedmed.privacy.mechanisms.client_updates import ClientUpdates
-from dp_fedmed.privacy.mechanisms.clipping import clip_l2
 from dp_fedmed.privacy.streams.noise import NoiseKey, Purpose, StreamId
 from dp_fedmed.privacy.streams.rounds import RoundStreams
 from tests.evidence.test_audit import client_level, record_level, whole_run
@@ -90,9 +89,7 @@ def quarter_client_noise(patch: Patch) -> None:
 
 
 def unclipped_clients(patch: Patch) -> None:
-    patch.setattr(
-        client_updates, "clip_l2", lambda arrays, max_norm: clip_l2(arrays, max_norm=1e30)
-    )
+    patch.setattr(private_sum, "_below", lambda bound, dimension: 1e6 * bound)
 
 
 RECORD = record_level
@@ -166,11 +163,11 @@ def test_noise_reused_across_rounds_is_caught_by_the_correlation_test(monkeypatc
 def test_weights_by_examples_are_caught_by_the_sensitivity_test(monkeypatch: Patch) -> None:
     """Every canary client has one record, so the audit cannot see this one."""
     contribution, bound = ReplyReader._contribution, ClientUpdates.bound
-    weight = [1.0]
+    weight = [1]
 
     def noted(self: ReplyReader, *arguments: Any) -> Any:
         found = contribution(self, *arguments)
-        weight[0] = float(found[1]) if found is not None else 0.0
+        weight[0] = int(found[1]) if found is not None else 0
         return found
 
     def broken(self: ClientUpdates, update: Any, client: str = "") -> Any:

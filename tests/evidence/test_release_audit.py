@@ -21,7 +21,7 @@ from dp_fedmed.evidence.one_release import Pair, Seen, attack
 from dp_fedmed.evidence.release_audit import audit_release
 from dp_fedmed.evidence.release_sources import attacked
 from dp_fedmed.privacy import clip_l2_rows
-from dp_fedmed.privacy.mechanisms import statistic
+from dp_fedmed.privacy.mechanisms import private_sum
 from tests.evidence.broken import unclipped, weaker_noise, without_checks
 from tests.evidence.test_audit import client_level, record_level
 
@@ -193,8 +193,8 @@ def test_an_images_vector_without_its_bound_is_found(monkeypatch: Patch) -> None
     def broken(rows: Any, *, max_norm: float) -> Any:
         return clip_l2_rows(30.0 * rows, max_norm=30.0 * max_norm)
 
-    monkeypatch.setattr(statistic, "clip_l2_rows", broken)
-    found = one_release(anomaly())
+    monkeypatch.setattr(private_sum, "clip_l2_rows", broken)
+    found = one_release(anomaly("anomaly.server_trusted=false"))
     assert found.verdict is Verdict.exceeded
     assert found.attacked["moved"] > 5.0
 

@@ -175,18 +175,21 @@ class AnomalyWork:
         return {VECTOR: self._mean(work)}, {}
 
     def _mean(self, work: LocalRound) -> np.ndarray[Any, Any]:
-        """Of vectors of norm at most 1, so its own norm is at most 1; noised if that is ours."""
+        """Of vectors of norm at most 1; noised if that is ours, else the server gets their sum."""
         state = work.received
         statistic, inner = self.detector.statistic(state), unpacked_state(state)
         is_last = step_of(inner) + 1 >= statistic.num_steps
         batches = self.detector.cache.batches(self._as_ordered(work.records.x), last=is_last)
-        total, count = statistic.total(batches, inner)
-        mean = total / max(1, count)
-        if work.mechanism is None:
-            return mean
+        mechanism = work.mechanism
+        if mechanism is None:
+            total, count = statistic.total(batches, inner)
+            return total / max(1, count)
         if work.streams is None:
             raise ValueError("noise needs secret streams")
-        return np.asarray(work.mechanism.release(mean, work.streams))
+        exact = np.zeros(statistic.vector_size(step_of(inner)), np.int64)
+        for features in batches:
+            exact += mechanism.bound(statistic.vectors(features, inner)).sum(axis=0)
+        return np.asarray(mechanism.release(exact, work.streams))
 
     def _noisy_rows(self, work: LocalRound) -> np.ndarray[Any, Any]:
         """Random patches with noise; whoever has fewer than there is room for repeats them."""

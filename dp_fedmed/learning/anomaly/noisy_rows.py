@@ -17,6 +17,7 @@ from dp_fedmed.learning.anomaly.maps import power_mean
 from dp_fedmed.learning.anomaly.public_map import PublicMap
 from dp_fedmed.learning.anomaly.statistics import Floats
 from dp_fedmed.privacy.mechanisms.noisy_rows import NoisyRows
+from dp_fedmed.privacy.mechanisms.private_sum import Ints
 from dp_fedmed.privacy.streams.noise import NoiseStream
 
 
@@ -27,7 +28,7 @@ def drawn_rows(
     *,
     selection: NoiseStream,
     most: int | None = None,
-) -> Floats:
+) -> Ints:
     """Rows before noise: m random patches of each image, each of norm at most 1.
 
     Args:
@@ -53,8 +54,7 @@ def drawn_rows(
     rows = np.concatenate(chosen)
     if most is not None and len(rows) > most:
         rows = rows[np.sort(selection.generator.permutation(len(rows))[:most])]
-    bounded: Floats = mechanism.bound(rows)
-    return bounded
+    return mechanism.bound(rows)
 
 
 class RowsModel:

@@ -91,10 +91,13 @@ class PrivateStatistic(ABC):
     def _vectors(self, patches: Floats, state: State) -> Vector:
         """One vector per image, from patches (n, P, dimension) of norm at most 1."""
 
+    def vectors(self, features: NDArray[Any], state: State) -> Vector:
+        """One vector per image: (n, P, channels) to (n, vector_size); a mechanism bounds them."""
+        return self._vectors(self.public_map(features), state)
+
     def contributions(self, features: NDArray[Any], state: State) -> Vector:
-        """One vector of norm at most 1 per image: (n, P, channels) to (n, vector_size)."""
-        vectors = self._vectors(self.public_map(features), state)
-        return bounded(vectors)
+        """The vectors, each of norm at most 1."""
+        return bounded(self.vectors(features, state))
 
     def total(self, batches: Iterable[NDArray[Any]], state: State) -> tuple[Vector, int]:
         """The sum of the contributions of all images in the batches, and how many there are."""

@@ -54,7 +54,9 @@ class StatisticStep(_Stateless):
         """The state after this release."""
         state = dict(model)
         after = self.detector.statistic(state).update(
-            unpacked_state(state), np.asarray(combined[VECTOR]), noise_std=self.noise_std
+            unpacked_state(state),
+            np.asarray(combined[VECTOR], np.float64),
+            noise_std=self.noise_std,
         )
         return {**state, **packed_state(after)}
 

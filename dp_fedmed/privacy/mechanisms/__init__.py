@@ -9,7 +9,7 @@ from dp_fedmed.privacy.mechanisms.base import Mechanism, RecordMechanism, Server
 from dp_fedmed.privacy.mechanisms.client_updates import ClientUpdates
 from dp_fedmed.privacy.mechanisms.dp_sgd import DPSGD
 from dp_fedmed.privacy.mechanisms.noisy_rows import NoisyRows
-from dp_fedmed.privacy.mechanisms.record_means import RecordMeans
+from dp_fedmed.privacy.mechanisms.record_sums import RecordSums
 from dp_fedmed.privacy.mechanisms.statistic import StatisticMean
 
 __all__ = [
@@ -19,8 +19,8 @@ __all__ = [
     "ClientUpdates",
     "Mechanism",
     "NoisyRows",
-    "RecordMeans",
     "RecordMechanism",
+    "RecordSums",
     "ServerMechanism",
     "StatisticMean",
 ]
@@ -29,7 +29,7 @@ __all__ = [
 MECHANISMS: dict[str, Any] = {
     "fixed": ClientUpdates,
     "adaptive": AdaptiveClientUpdates,
-    "record_means": RecordMeans,
+    "record_sums": RecordSums,
     "dp_sgd": DPSGD,
     "statistic_mean": StatisticMean,
     "noisy_rows": NoisyRows,

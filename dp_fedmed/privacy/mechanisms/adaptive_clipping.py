@@ -12,6 +12,7 @@ from dp_fedmed.errors import ConfigError
 from dp_fedmed.privacy.accounting.events import PrivacyEvent
 from dp_fedmed.privacy.mechanisms.base import State
 from dp_fedmed.privacy.mechanisms.client_updates import BELOW, ClientUpdates
+from dp_fedmed.privacy.mechanisms.private_sum import MOST_CONTRIBUTIONS, PrivateSum
 from dp_fedmed.privacy.streams.noise import Purpose
 from dp_fedmed.privacy.streams.rounds import RoundStreams
 
@@ -25,6 +26,7 @@ class AdaptiveClientUpdates(ClientUpdates):
         expected_cohort: q·N.
         quantile: share of updates that should lie below C.
         learning_rate: how fast C moves.
+        population: N.
 
     Raises:
         ConfigError: if the expected cohort is too small to carry the count.
@@ -38,20 +40,29 @@ class AdaptiveClientUpdates(ClientUpdates):
         expected_cohort: float,
         quantile: float,
         learning_rate: float,
+        population: int = MOST_CONTRIBUTIONS,
     ) -> None:
-        super().__init__(event, max_norm=max_norm, expected_cohort=expected_cohort)
+        super().__init__(
+            event, max_norm=max_norm, expected_cohort=expected_cohort, population=population
+        )
         self.quantile, self.learning_rate = quantile, learning_rate
         self.count_noise, self.noise_multiplier = split_noise(
             event.noise_multiplier, expected_cohort
+        )
+        # A client counts for ±½, so that noise of σ_b is 2σ_b times what it can move.
+        self.counts = PrivateSum(
+            max_norm=0.5, noise_multiplier=2.0 * self.count_noise, contributions=population
         )
 
     def release(self, total: State, streams: RoundStreams, /) -> State:
         """The noised average, then C ← C·exp(−η(b̃ − γ)): too many updates below C shrink it."""
         average = super().release(total, streams)
-        below = total[BELOW]
-        stream = streams.noise(Purpose.CLIPPING_NOISE, [below])
-        noised = float((below + stream.normal(1, std=self.count_noise))[0])
-        share = noised / self.expected_cohort + 0.5
+        halves = total[BELOW] * int(0.5 / self.counts.grid.step)
+        stream = streams.noise(Purpose.CLIPPING_NOISE, [halves])
+        (noised,) = self.counts.release(
+            [halves], stream, std=self.count_noise, denominator=self.expected_cohort
+        )
+        share = float(noised[0]) + 0.5
         self.max_norm *= math.exp(-self.learning_rate * (share - self.quantile))
         return average
 

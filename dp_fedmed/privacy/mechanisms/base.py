@@ -62,6 +62,9 @@ class ServerMechanism(Mechanism, Protocol):
     def expected_cohort(self) -> float:
         """The constant that a sum is divided by, whoever took part."""
 
+    def answer_like(self, like: Arrays) -> Arrays:
+        """What a client answers where the model's step would take answers like these."""
+
     def empty(self, like: Arrays) -> State:
         """The sum of no contributions to answers of these shapes."""
 
@@ -124,9 +127,9 @@ def exact_inputs(total: Arrays, streams: RoundStreams) -> str:
 
 
 def zeros_like(like: Arrays) -> State:
-    """An empty sum in float64.
+    """An empty sum in integers.
 
     >>> zeros_like({"w": np.ones(2, np.float32)})
-    {'w': array([0., 0.])}
+    {'w': array([0, 0])}
     """
-    return {name: np.zeros(value.shape) for name, value in like.items()}
+    return {name: np.zeros(value.shape, np.int64) for name, value in like.items()}

@@ -12,11 +12,11 @@ import numpy as np
 
 from dp_fedmed.privacy.accounting.events import PrivacyEvent
 from dp_fedmed.privacy.mechanisms.base import Arrays, NoisedBy, State, gaussian_std, zeros_like
-from dp_fedmed.privacy.mechanisms.clipping import clip_l2
+from dp_fedmed.privacy.mechanisms.private_sum import MOST_CONTRIBUTIONS, PrivateSum
 from dp_fedmed.privacy.streams.noise import Purpose
 from dp_fedmed.privacy.streams.rounds import RoundStreams
 
-#: Beside the arrays of a sum: clients below C minus clients above it, halved.
+#: Beside the arrays of a sum: clients below C minus clients above it.
 BELOW = "clipping/below"
 
 
@@ -27,12 +27,17 @@ class ClientUpdates:
         event: what a round costs one client.
         max_norm: C.
         expected_cohort: q·N, the constant denominator.
+        population: N, the most clients that a round may have.
+
+    Raises:
+        ValueError: if the integers of the sum have no room for that.
 
     Example:
         >>> event = PrivacyEvent.full(unit="client", noise_multiplier=1.0)
         >>> mechanism = ClientUpdates(event, max_norm=1.0, expected_cohort=10.0)
-        >>> float(np.linalg.norm(mechanism.bound({"w": np.array([3.0, 4.0])})["w"])) <= 1.0
-        True
+        >>> steps = mechanism.bound({"w": np.array([3.0, 4.0])})["w"]
+        >>> (steps * mechanism.sums.grid.step).round(6).tolist()
+        [0.6, 0.8]
         >>> mechanism.cost(5)[0].count
         5
     """
@@ -41,9 +46,26 @@ class ClientUpdates:
     hides_cohorts = True  # amplification by sampling rests on it
     purpose = Purpose.CLIENT_NOISE
 
-    def __init__(self, event: PrivacyEvent, *, max_norm: float, expected_cohort: float) -> None:
+    def __init__(
+        self,
+        event: PrivacyEvent,
+        *,
+        max_norm: float,
+        expected_cohort: float,
+        population: int = MOST_CONTRIBUTIONS,
+    ) -> None:
         self.event, self.max_norm, self.expected_cohort = event, max_norm, expected_cohort
-        self.noise_multiplier = event.noise_multiplier
+        self.noise_multiplier, self.population = event.noise_multiplier, population
+        self.sums  # noqa: B018  # refuses what has no room, before the first round
+
+    @property
+    def sums(self) -> PrivateSum:
+        """What updates are added up in; its grid follows C."""
+        return PrivateSum(
+            max_norm=self.max_norm,
+            noise_multiplier=self.event.noise_multiplier,
+            contributions=self.population,
+        )
 
     @property
     def std(self) -> float:
@@ -55,29 +77,37 @@ class ClientUpdates:
         return [self.event.times(rounds)] if rounds else []
 
     def order(self) -> dict[str, float | str]:
-        """C and σ in force."""
-        return {"clip_norm": self.max_norm, "noise_multiplier": self.noise_multiplier}
+        """C, σ and the grid in force."""
+        return {
+            "clip_norm": self.max_norm,
+            "noise_multiplier": self.noise_multiplier,
+            "grid": self.sums.grid.step,
+        }
+
+    def answer_like(self, like: Arrays) -> Arrays:
+        """The update itself."""
+        return like
 
     def empty(self, like: Arrays) -> State:
         """Zeros, also for the count of updates below C."""
-        return {**zeros_like(like), BELOW: np.zeros(1)}
+        return {**zeros_like(like), BELOW: np.zeros(1, np.int64)}
 
     def bound(self, contribution: Arrays, /, client: str = "") -> State:
         """An update clipped to C as one vector; a non-finite one is zero."""
-        clipped = clip_l2(list(contribution.values()), max_norm=self.max_norm)
-        below = 0.0
-        if not clipped.num_nonfinite:
-            below = 0.5 if clipped.norm_before <= self.max_norm else -0.5
-        return {**dict(zip(contribution, clipped.arrays, strict=True)), BELOW: np.array([below])}
+        steps, norm = self.sums.bounded(list(contribution.values()))
+        below = 0 if norm == np.inf else (1 if norm <= self.max_norm else -1)
+        return {**dict(zip(contribution, steps, strict=True)), BELOW: np.array([below])}
 
     def release(self, total: State, streams: RoundStreams, /) -> State:
         """The noised average."""
         exact = {name: value for name, value in total.items() if name != BELOW}
-        stream, std = streams.noise(self.purpose, list(exact.values())), self.std
-        return {
-            name: (value + stream.normal(value.shape, std=std)) / self.expected_cohort
-            for name, value in exact.items()
-        }
+        released = self.sums.release(
+            list(exact.values()),
+            streams.noise(self.purpose, list(exact.values())),
+            std=self.std,
+            denominator=self.expected_cohort,
+        )
+        return {n: v.astype(np.float32) for n, v in zip(exact, released, strict=True)}
 
     def state(self) -> dict[str, float]:
         """C."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dp_fedmed.privacy.accounting.events import Adjacency, PrivacyEvent
 from dp_fedmed.privacy.mechanisms.base import NoisedBy, Stateless, gaussian_std
-from dp_fedmed.privacy.mechanisms.grid import Grid
+from dp_fedmed.privacy.mechanisms.private_sum import Grid, PrivateSum
 from dp_fedmed.privacy.mechanisms.statistic import record_costs
 from dp_fedmed.privacy.streams.noise import NoiseStream
 
@@ -49,9 +49,14 @@ class DPSGD(Stateless):
     hides_cohorts = False
 
     @property
+    def sums(self) -> PrivateSum:
+        """What the gradients of a step are added up in."""
+        return PrivateSum(max_norm=self.max_grad_norm, noise_multiplier=self.noise_multiplier)
+
+    @property
     def grid(self) -> Grid:
         """The public grid of the sums."""
-        return Grid.for_norm(self.max_grad_norm, noise_multiplier=self.noise_multiplier)
+        return self.sums.grid
 
     def cost(self, rounds: int) -> Sequence[PrivacyEvent]:
         """`steps` releases per round."""
@@ -118,17 +123,10 @@ class DPSGD(Stateless):
             sensitivity: as `sensitivity` gives it; C unless given.
             denominator: q·n, whoever was drawn.
         """
-        grid = self.grid
-        exact = [grid.truncated(part) for part in total]
+        exact = [self.grid.truncated(part) for part in total]
         moved = self.max_grad_norm if sensitivity is None else sensitivity
         std = gaussian_std(noise_multiplier=self.noise_multiplier, sensitivity=moved)
-        noise = grid.noise(streams(exact), sum(e.size for e in exact), std=std)
-        released, start = [], 0
-        for part in exact:
-            own = noise[start : start + part.size].reshape(part.shape)
-            released.append(grid.values(part + own) / denominator)
-            start += part.size
-        return released
+        return list(self.sums.release(exact, streams(exact), std=std, denominator=denominator))
 
     def records_per_block(self, weights: int) -> int:
         """How many of a client's records, counted by their numbers, are computed together.

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dp_fedmed.privacy.accounting.events import Adjacency
-from dp_fedmed.privacy.mechanisms.base import gaussian_std
-from dp_fedmed.privacy.mechanisms.clipping import clip_l2_rows
+from dp_fedmed.privacy.mechanisms.private_sum import Ints, PrivateSum
 from dp_fedmed.privacy.mechanisms.statistic import BOUND, OneRelease
 from dp_fedmed.privacy.streams.noise import NoiseStream, Purpose
 from dp_fedmed.privacy.streams.rounds import RoundStreams
@@ -36,23 +35,28 @@ class NoisyRows(OneRelease):
     adjacency: Adjacency = "replace_one"
 
     @property
+    def sums(self) -> PrivateSum:
+        """Each row is a sum of one contribution; a record moves all of them by C√m, halved."""
+        moved = BOUND * math.sqrt(self.rows_per_record)
+        return PrivateSum(max_norm=moved, noise_multiplier=self.noise_multiplier, contributions=1)
+
+    @property
     def std(self) -> float:
         """Standard deviation of the noise in each coordinate: σ·C√m."""
-        moved = BOUND * math.sqrt(self.rows_per_record)
-        return gaussian_std(noise_multiplier=self.noise_multiplier, sensitivity=moved)
+        return self.sums.std
 
     def select(self, owners: ArrayLike, selection: NoiseStream) -> NDArray[np.intp]:
         """Indices of at most m rows per owner, drawn without looking at the rows."""
         return select_rows(owners, self.rows_per_record, selection)
 
-    def bound(self, contribution: NDArray[Any], /) -> NDArray[Any]:
-        """Rows of norm at most 1."""
-        return clip_l2_rows(contribution, max_norm=BOUND).rows
+    def bound(self, contribution: NDArray[Any], /) -> Ints:
+        """Rows of norm at most 1, in steps of the grid."""
+        return self.sums.bounded_rows(contribution, max_norm=BOUND)
 
-    def release(self, total: NDArray[Any], streams: RoundStreams, /) -> NDArray[np.float32]:
+    def release(self, total: Ints, streams: RoundStreams, /) -> NDArray[np.float32]:
         """Bounded rows with noise; repeating, dropping or scaling them is post-processing."""
-        drawn = streams.noise(Purpose.EMBEDDING_NOISE, [total]).normal(total.shape, std=self.std)
-        return np.asarray(total.astype(np.float64) + drawn, dtype=np.float32)
+        stream = streams.noise(Purpose.EMBEDDING_NOISE, [total])
+        return self.sums.release([total], stream)[0].astype(np.float32)
 
 
 def select_rows(owners: ArrayLike, most: int, selection: NoiseStream) -> NDArray[np.intp]:

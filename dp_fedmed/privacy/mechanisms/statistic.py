@@ -1,6 +1,6 @@
-"""The mean of one client's bounded vectors, one per record, noised by that client.
+"""The sum of one client's bounded vectors, one per record, noised by that client.
 
-The guarantee kept here: each vector has norm at most 1, so one record moves the mean of n by 1/n.
+The guarantee kept here: each vector has norm at most 1, so one record moves the sum by at most 1.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dp_fedmed.privacy.accounting.events import Adjacency, PrivacyEvent, record_event
-from dp_fedmed.privacy.mechanisms.base import NoisedBy, Stateless, gaussian_std
+from dp_fedmed.privacy.mechanisms.base import NoisedBy, Stateless
 from dp_fedmed.privacy.mechanisms.clipping import clip_l2_rows
+from dp_fedmed.privacy.mechanisms.private_sum import Ints, PrivateSum
 from dp_fedmed.privacy.streams.noise import Purpose
 from dp_fedmed.privacy.streams.rounds import RoundStreams
 
@@ -33,7 +34,7 @@ class OneRelease(Stateless):
 
     Attributes:
         noise_multiplier: σ.
-        noised_by: the client, or a trusted server (`RecordMeans`), which then adds the noise.
+        noised_by: the client, or a trusted server (`RecordSums`), which then adds the noise.
     """
 
     noise_multiplier: float
@@ -60,7 +61,7 @@ class OneRelease(Stateless):
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticMean(OneRelease):
-    """The mean of one vector per record.
+    """The mean of one vector per record; the exact sum where the server adds the noise.
 
     Attributes:
         records: n, the public denominator.
@@ -69,21 +70,33 @@ class StatisticMean(OneRelease):
     records: int
 
     @property
+    def sums(self) -> PrivateSum:
+        """What the vectors are added up in."""
+        return PrivateSum(
+            max_norm=BOUND,
+            noise_multiplier=self.noise_multiplier,
+            contributions=max(1, self.records),
+        )
+
+    @property
     def std(self) -> float:
         """Standard deviation of the noise in each coordinate of the mean."""
-        whole = gaussian_std(noise_multiplier=self.noise_multiplier, sensitivity=BOUND)
-        return whole / max(1, self.records)
+        return self.sums.std / max(1, self.records)
 
-    def bound(self, contribution: NDArray[Any], /) -> NDArray[np.float64]:
-        """Vectors of norm at most 1."""
-        return bounded(contribution)
+    def order(self) -> dict[str, float | str]:
+        """Besides, the grid."""
+        return {**super().order(), "grid": self.sums.grid.step}
 
-    def release(self, total: NDArray[Any], streams: RoundStreams, /) -> NDArray[Any]:
-        """The mean of all vectors with noise, unless the server is to add it."""
+    def bound(self, contribution: NDArray[Any], /) -> Ints:
+        """Vectors of norm at most 1, in steps of the grid."""
+        return self.sums.bounded_rows(contribution)
+
+    def release(self, total: Ints, streams: RoundStreams, /) -> NDArray[Any]:
+        """The noised mean, or the exact sum if the server is to noise it."""
         if self.noised_by == "server":
             return total
         stream = streams.noise(Purpose.STATISTIC_NOISE, [total])
-        return np.asarray(total + stream.normal(total.shape, std=self.std))
+        return self.sums.release([total], stream, denominator=max(1, self.records))[0]
 
 
 def record_costs(mechanism: Any, rounds: int) -> Sequence[PrivacyEvent]:

@@ -75,7 +75,8 @@ def test_updates_carry_the_noise_that_the_count_leaves_them() -> None:
     assert mechanism.std == pytest.approx(3.0 * update)
     assert mechanism.cost(7) == [mechanism.event.times(7)]
     assert mechanism.event.noise_multiplier == 2.0
-    assert mechanism.order() == {"clip_norm": 3.0, "noise_multiplier": update}
+    step = mechanism.sums.grid.step
+    assert mechanism.order() == {"clip_norm": 3.0, "noise_multiplier": update, "grid": step}
     with pytest.raises(ConfigError, match="larger expected cohort"):
         made(8.0, sigma=1.0)
 

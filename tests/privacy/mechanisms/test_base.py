@@ -25,7 +25,7 @@ MADE: dict[str, Mechanism] = {
     "adaptive": MECHANISMS["adaptive"](
         EVENT, max_norm=1.0, expected_cohort=60.0, quantile=0.5, learning_rate=0.2
     ),
-    "record_means": MECHANISMS["record_means"](EVENT, records={"a": 3}),
+    "record_sums": MECHANISMS["record_sums"](EVENT, records={"a": 3}),
     "dp_sgd": MECHANISMS["dp_sgd"](noise_multiplier=2.0, physical_batch_size=8, **DP_SGD),
     "statistic_mean": MECHANISMS["statistic_mean"](noise_multiplier=2.0, records=9),
     "noisy_rows": MECHANISMS["noisy_rows"](noise_multiplier=2.0),
@@ -64,16 +64,17 @@ def test_noise_is_sigma_times_how_far_a_unit_moves_the_sum() -> None:
     assert gaussian_std(noise_multiplier=0.0, sensitivity=5.0) == 0.0
 
 
-def test_sums_are_in_float64_whatever_is_added() -> None:
+def test_sums_are_integers_and_nothing_else_is_added() -> None:
     total = zeros_like({"w": np.ones((2, 3), np.float32), "b": np.ones((), np.float16)})
-    assert {value.dtype for value in total.values()} == {np.dtype(np.float64)}
+    assert {value.dtype for value in total.values()} == {np.dtype(np.int64)}
     assert (total["w"].shape, total["b"].shape) == ((2, 3), ())
-    held, update = total["w"], {"w": np.full((2, 3), 1e-9, np.float32), "b": np.float32(1.0)}
+    held, update = total["w"], {"w": np.full((2, 3), 7), "b": np.array(-1)}
     for _ in range(3):
         add(total, update)
     assert total["w"] is held, "in place"
-    assert held == pytest.approx(3e-9)
-    assert update["w"].max() == np.float32(1e-9), "what is added stays as it was"
+    assert (held.max(), int(total["b"]), update["w"].max()) == (21, -3, 7)
+    with pytest.raises(TypeError):
+        add(total, {"w": np.full((2, 3), 0.5)})
 
 
 def test_exact_inputs_tell_sums_and_keys_apart_and_nothing_else() -> None:

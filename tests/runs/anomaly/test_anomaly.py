@@ -23,7 +23,7 @@ from dp_fedmed.learning.anomaly.learner import AnomalyWork
 from dp_fedmed.learning.anomaly.steps import VECTOR, StatisticStep
 from dp_fedmed.privacy import PrivacyEvent, get_privacy_spent
 from dp_fedmed.privacy.mechanisms.base import add
-from dp_fedmed.privacy.mechanisms.record_means import RecordMeans
+from dp_fedmed.privacy.mechanisms.record_sums import RecordSums
 from dp_fedmed.privacy.streams.noise import NoiseKey, NoiseStream
 from dp_fedmed.privacy.streams.rounds import RoundStreams
 from dp_fedmed.reporting.display import LogDisplay
@@ -226,14 +226,15 @@ def test_one_client_moves_the_sum_over_clients_by_two_at_most(
         assert 1e-3 < 4 * float(np.linalg.norm(b - a)) <= 2.0 + 1e-9
 
 
-def test_a_client_that_sends_too_much_counts_as_its_images_do() -> None:
+def test_a_client_that_sends_more_than_its_images_can_sum_to_counts_nothing() -> None:
     event = PrivacyEvent.full(unit="record", noise_multiplier=1e-2)
-    mechanism = RecordMeans(event, records={"a": 10, "b": 30})
+    mechanism = RecordSums(event, records={"a": 10, "b": 30})
     total = mechanism.empty({VECTOR: np.zeros(3)})
-    add(total, mechanism.bound({VECTOR: np.array([1e6, 0.0, 0.0])}, client="a"))
-    add(total, mechanism.bound({VECTOR: np.array([0.0, np.nan, 0.0])}, client="b"))
+    unit = int(1 / mechanism.sums.grid.step)
+    add(total, mechanism.bound({VECTOR: np.array([11 * unit, 0, 0])}, client="a"))
+    add(total, mechanism.bound({VECTOR: np.array([0, 11 * unit, 0])}, client="b"))
     streams = RoundStreams(NoiseKey.generate(), "run", 1, b"\0" * 32)
-    assert np.allclose(mechanism.release(total, streams)[VECTOR], [10 / 40, 0, 0], atol=0.01)
+    assert np.allclose(mechanism.release(total, streams)[VECTOR], [0, 11 / 40, 0], atol=0.01)
 
 
 def test_the_servers_noise_has_the_scale_that_is_charged(

@@ -1,0 +1,80 @@
+"""Noise at a trusted server: a client counts with its records, and no record for more than 1."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dp_fedmed.privacy.accounting.events import PrivacyEvent
+from dp_fedmed.privacy.mechanisms.base import add
+from dp_fedmed.privacy.mechanisms.record_sums import RecordSums
+from dp_fedmed.privacy.mechanisms.statistic import StatisticMean
+from dp_fedmed.privacy.streams.noise import NoiseKey
+from dp_fedmed.privacy.streams.rounds import RoundStreams
+
+RECORDS = {"a": 3, "b": 5}
+EVENT = PrivacyEvent.full(unit="record", noise_multiplier=2.0)
+LIKE = {"vector": np.zeros(2)}
+
+
+STEP = RecordSums(EVENT, records=RECORDS).sums.grid.step
+
+
+def summed(answers: dict[str, list[float]]) -> np.ndarray:
+    """The noise-off sum, in the answers' own unit."""
+    mechanism = RecordSums(EVENT, records=RECORDS)
+    total = mechanism.empty(LIKE)
+    for client, answer in answers.items():
+        steps = np.trunc(np.array(answer) / STEP).astype(np.int64)
+        add(total, mechanism.bound({"vector": steps}, client=client))
+    return total["vector"] * STEP
+
+
+def test_clients_sums_are_added_up() -> None:
+    assert summed({"a": [1.5, 0.0], "b": [0.0, -2.5]}) == pytest.approx([1.5, -2.5])
+
+
+def test_no_answer_outweighs_its_own_number_of_records() -> None:
+    assert summed({"a": [2.9, 0.0]})[0] == pytest.approx(2.9)
+    assert summed({"a": [3.1, 0.0], "b": [1.0, 0.0]}) == pytest.approx([1.0, 0.0])
+    assert not summed({"a": [1e9, -1e9]}).any()
+
+
+def test_answers_are_integers() -> None:
+    like = RecordSums(EVENT, records=RECORDS).answer_like(LIKE)
+    assert like["vector"].dtype == np.int64
+
+
+def test_the_denominator_is_public_and_part_of_the_release() -> None:
+    assert RecordSums(EVENT, records=RECORDS, share=0.5).expected_cohort == 4.0
+    one, other = (RecordSums(EVENT, records={"a": n}).order()["records"] for n in (3, 4))
+    assert (one, other) == (3.0, 4.0)
+
+
+def test_the_noise_of_the_sum_has_the_scale_that_is_charged() -> None:
+    mechanism = RecordSums(EVENT, records=RECORDS)
+    total = mechanism.empty({"vector": np.zeros(20_000)})
+    streams = RoundStreams(NoiseKey.from_public_seed(1), "run", 1, bytes(32))
+    released = 8.0 * mechanism.release(total, streams)["vector"]
+    assert released.std() == pytest.approx(2.0, rel=0.03)
+    assert abs(released.mean()) < 0.06
+
+
+def test_it_costs_its_event_and_hides_no_cohort() -> None:
+    mechanism = RecordSums(EVENT, records=RECORDS)
+    assert mechanism.cost(4) == [EVENT.times(4)]
+    assert (mechanism.noised_by, mechanism.hides_cohorts) == ("server", False)
+    assert mechanism.std == 2.0
+
+
+def test_one_record_moves_the_sum_by_at_most_one() -> None:
+    """Client b's five vectors, as the client bounds them, with one of them turned to zero."""
+    own = StatisticMean(noise_multiplier=2.0, records=5, noised_by="server")
+    vectors = 100.0 * np.random.default_rng(0).normal(size=(5, 2))
+    without = vectors.copy()
+    without[0] = 0.0
+    moved = own.bound(vectors).sum(0) - own.bound(without).sum(0)
+    assert own.sums.grid == RecordSums(EVENT, records=RECORDS).sums.grid
+    assert sum(int(step) ** 2 for step in moved) * Fraction(STEP) ** 2 <= 1
