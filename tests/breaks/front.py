@@ -31,8 +31,8 @@ BREAKS: list[Break] = [
     Break(
         "runs with a public noise seed are in a sweep's sum",
         "sweeps/summary.py",
-        "if job.is_private and {level} <= job.epsilon.keys() & job.delta]",
-        "if {level} <= job.epsilon.keys() & job.delta]",
+        "if j.is_private and {level} <= j.epsilon.keys() & j.delta]",
+        "if {level} <= j.epsilon.keys() & j.delta]",
         "tests/sweeps/test_display.py::test_a_public_noise_seed_promises_nothing_on_the_terminal_and_on_the_page",
     ),
     Break(
