@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dp_fedmed.config import Config, EngineName
 from dp_fedmed.config.resume import stored_settings
 from dp_fedmed.errors import RunFinished, sentence_of
-from dp_fedmed.reporting.display import Display
+from dp_fedmed.reporting.observer import RunPictures
 from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob, clear_unbegun, has_begun
 from dp_fedmed.sweeps.display import SweepDisplay
 from dp_fedmed.sweeps.pool import Event, JobPool, Progress, Started
@@ -215,7 +215,7 @@ def with_workers(config: Config, workers: int) -> Config:
     return config.replace(engine=replace(engine, workers=workers))
 
 
-class JobDisplay(Display):
+class JobDisplay(RunPictures):
     """Reports to the sweep how far a job is."""
 
     def __init__(self, config: Config, tell: Tell) -> None:
