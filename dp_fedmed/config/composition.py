@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from dp_fedmed.config.checks import num_releases, validate
 from dp_fedmed.config.effects import refuse_without_effect
-from dp_fedmed.config.given import given_keys, keys_in_own_files, keys_of_tree
 from dp_fedmed.config.overrides import (
     DEFAULT_TASK,
     assigned,
     check_overrides,
     conf_dir,
+    given_keys,
+    keys_in_own_files,
+    keys_of_tree,
     own_folders,
     root_message,
 )

@@ -10,8 +10,7 @@ from dp_fedmed.config.arithmetic import changed, refuse_other_run
 from dp_fedmed.config.checks import RESUME
 from dp_fedmed.config.choices import EngineName
 from dp_fedmed.config.composition import default_runs_dir, from_dictconfig, from_yaml, schema
-from dp_fedmed.config.given import keys_of_file
-from dp_fedmed.config.overrides import GROUPS, assigned, conf_dir, parsed
+from dp_fedmed.config.overrides import GROUPS, assigned, conf_dir, keys_of_file, parsed
 from dp_fedmed.config.schema import Config
 from dp_fedmed.errors import ConfigError
 
