@@ -137,7 +137,6 @@ def no_training(tiles: Tiles, seed: int) -> Scores:
         mean=np.zeros(d),
         patch_precision=np.eye(d),
         image_precision=np.zeros((d, d)),
-        is_centred=True,
         image_weight=0.0,
         power=2.0,
     )

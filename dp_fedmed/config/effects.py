@@ -182,12 +182,8 @@ def unmet(config: Config, key: str) -> Effect | None:
 
 def without_effect(config: Config, given: Iterable[str]) -> dict[str, Effect]:
     """The given keys that this run ignores, except those that are set to null."""
-    found = {}
-    for key in given:
-        missing = unmet(config, key)
-        if missing is not None and get(config, key) is not None:
-            found[key] = missing
-    return found
+    found = {key: unmet(config, key) for key in given if get(config, key) is not None}
+    return {key: missing for key, missing in found.items() if missing is not None}
 
 
 def refuse_without_effect(runs: Iterable[Config], given: Sequence[str]) -> None:
@@ -196,9 +192,6 @@ def refuse_without_effect(runs: Iterable[Config], given: Sequence[str]) -> None:
     Args:
         runs: one, or the jobs of a sweep; no more of them are made than it takes.
         given: the keys that the user gave.
-
-    Raises:
-        ConfigError: naming the key, its value, and what would give it an effect.
     """
     idle: dict[str, Effect] = {}
     for config in runs:

@@ -68,11 +68,7 @@ def check_overrides(overrides: Sequence[str], *, own: Sequence[Path] | None = ()
 
 
 def parsed(text: str) -> Any:
-    """One override as Hydra reads it.
-
-    Raises:
-        ConfigError: if it cannot be read.
-    """
+    """One override as Hydra reads it."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -133,11 +129,16 @@ def keys_in_own_files(runtime: Any, ours: Path) -> list[str]:
     folders = [Path(source.path) for source in runtime.config_sources if source.schema == "file"]
     for group, choice in runtime.choices.items():
         name = str(group).partition("@")[0]
-        files = [folder / name / f"{choice}.yaml" for folder in folders]
-        file = next((file for file in files if file.is_file()), None)
+        file = group_file(folders, name, choice)
         if file is not None and not file.is_relative_to(ours):
             found += keys_of_file(file, name)
     return found
+
+
+def group_file(folders: Iterable[Path], group: str, choice: object) -> Path | None:
+    """The first file in these folders that defines a group's choice."""
+    files = [folder / group / f"{choice}.yaml" for folder in folders]
+    return next((file for file in files if file.is_file()), None)
 
 
 def keys_of_file(file: Path, group: str) -> list[str]:
@@ -146,10 +147,8 @@ def keys_of_file(file: Path, group: str) -> list[str]:
 
     named = re.match(r"#\s*@package\s+(\S+)", file.read_text(encoding="utf-8"))
     package = named[1] if named else group.replace("/", ".")
-    keys = keys_of_tree(
-        OmegaConf.to_container(OmegaConf.load(file)),
-        "" if package == "_global_" else f"{package}.",
-    )
+    prefix = "" if package == "_global_" else f"{package}."
+    keys = keys_of_tree(OmegaConf.to_container(OmegaConf.load(file)), prefix)
     return [key for key in keys if key in leaf_keys() or key.startswith("model.args.")]
 
 
