@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dp_fedmed.data.textures import normal_images
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.learning.anomaly.bank import MemoryBank
-from dp_fedmed.learning.anomaly.coreset import coreset_size
+from dp_fedmed.learning.anomaly.bank import MemoryBank, coreset_size, greedy_k_center
 from dp_fedmed.learning.anomaly.dp_gaussian import DPGaussian
 from dp_fedmed.learning.anomaly.dp_prototypes import DPPrototypes
-from dp_fedmed.learning.anomaly.feature_cache import FeatureCache
-from dp_fedmed.learning.anomaly.features import PatchFeatures
+from dp_fedmed.learning.anomaly.features import FeatureCache, PatchFeatures
 from dp_fedmed.learning.anomaly.noisy_rows import RowsModel
-from dp_fedmed.learning.anomaly.private import DIMENSIONS, make_statistic, public_images
 from dp_fedmed.learning.anomaly.public_map import PublicMap, fit_public_map
 from dp_fedmed.learning.anomaly.statistics import AnomalyModel, PrivateStatistic, step_of
 from dp_fedmed.models.backbones import make_backbone
@@ -32,12 +30,14 @@ State = dict[str, NDArray[Any]]
 Scorer = Callable[[NDArray[Any]], tuple[NDArray[np.float64], NDArray[np.float32]]]
 
 BANK_DIMENSION = 128
+#: Of the public map of each private mechanism.
+DIMENSIONS: dict[str, int] = {"dp_gaussian": 64, "dp_prototypes": 32, "noisy_rows": 16}
+NUM_PROTOTYPES = 64
+_PUBLIC_SEED = 2**31  # never the seed of a run: these images are nobody's data
 #: Backbones that tell defects by contrast as much as by kind: their banks keep the norm of patches.
 #: On `textures`, that takes pixel AUROC from 0.75 to 0.98. Learnt features do as well without it.
 BY_CONTRAST = ("filters",)
 OFFSET, MATRIX, BANK = "map_offset", "map_matrix", "bank"
-
-
 BANK_MECHANISM, ROWS_MECHANISM = "bank", "noisy_rows"
 
 
@@ -196,6 +196,42 @@ def _model_scorer(model: AnomalyModel) -> Scorer:
         return model.image_scores(patches), patches
 
     return score
+
+
+def public_images(n: int = 60, *, size: int, channels: int = 3) -> NDArray[np.uint8]:
+    """Generated textures that anybody may see, grey or in colour.
+
+    >>> public_images(3, size=32, channels=1).shape
+    (3, 1, 32, 32)
+    """
+    coloured = normal_images(n, size, _PUBLIC_SEED).x
+    if channels == 3:
+        return coloured
+    grey: NDArray[np.uint8] = np.rint(coloured.mean(axis=1, keepdims=True)).astype(np.uint8)
+    return grey
+
+
+def make_statistic(
+    name: str, public_features: NDArray[Any], *, dimension: int | None = None, **options: Any
+) -> PrivateStatistic:
+    """A statistic whose public map and anchors come from the features of public images.
+
+    Args:
+        name: ``dp_gaussian`` or ``dp_prototypes``.
+        public_features: (n, P, channels) features of `public_images`.
+        dimension: of the public map; that of `DIMENSIONS` unless given, at most the channels.
+        options: of `DPGaussian` or `DPPrototypes`; ``num_prototypes`` for the latter.
+    """
+    wanted = dimension or min(DIMENSIONS.get(name, 1), public_features.shape[-1])
+    if name == "dp_gaussian":
+        return DPGaussian(fit_public_map(public_features, wanted), **options)
+    if name == "dp_prototypes":
+        count = int(options.pop("num_prototypes", NUM_PROTOTYPES))
+        public_map = fit_public_map(public_features, wanted)
+        patches = public_map(public_features).reshape(-1, wanted)
+        anchors = patches[greedy_k_center(patches, count)]
+        return DPPrototypes(public_map, anchors, **options)
+    raise ValueError(f"mechanism={name!r} is not known: use dp_gaussian or dp_prototypes")
 
 
 def packed_state(inner: State) -> State:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_fedmed.learning.anomaly.maps import power_mean
+from dp_fedmed.learning.anomaly.metrics import power_mean
 from dp_fedmed.learning.anomaly.public_map import PublicMap
 from dp_fedmed.learning.anomaly.statistics import (
     Floats,

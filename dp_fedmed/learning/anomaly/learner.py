@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.learning.anomaly.coreset import greedy_k_center
+from dp_fedmed.learning.anomaly.bank import greedy_k_center
 from dp_fedmed.learning.anomaly.detector import (
     BANK,
     Detector,
@@ -24,8 +24,12 @@ from dp_fedmed.learning.anomaly.detector import (
     Scorer,
     unpacked_state,
 )
-from dp_fedmed.learning.anomaly.maps import pixel_maps
-from dp_fedmed.learning.anomaly.metrics import anomaly_metrics, grouped_metrics, threshold
+from dp_fedmed.learning.anomaly.metrics import (
+    anomaly_metrics,
+    grouped_metrics,
+    pixel_maps,
+    threshold,
+)
 from dp_fedmed.learning.anomaly.noisy_rows import drawn_rows
 from dp_fedmed.learning.anomaly.statistics import step_of
 from dp_fedmed.learning.anomaly.steps import VECTOR

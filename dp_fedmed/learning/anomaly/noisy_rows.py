@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dp_fedmed.learning.anomaly.bank import MemoryBank
-from dp_fedmed.learning.anomaly.maps import power_mean
+from dp_fedmed.learning.anomaly.metrics import power_mean
 from dp_fedmed.learning.anomaly.public_map import PublicMap
 from dp_fedmed.learning.anomaly.statistics import Floats
 from dp_fedmed.privacy.mechanisms.noisy_rows import NoisyRows

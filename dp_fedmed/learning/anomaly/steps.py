@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dp_fedmed.learning.anomaly.coreset import merge_banks
+from dp_fedmed.learning.anomaly.bank import merge_banks
 from dp_fedmed.learning.anomaly.detector import BANK, Detector, packed_state, unpacked_state
 from dp_fedmed.learning.anomaly.statistics import step_of
 from dp_fedmed.learning.server_step import Arrays, SharedModel, State, WeightedMean
