@@ -29,8 +29,7 @@ from dp_fedmed.learning.anomaly.detector import DIMENSIONS, make_statistic, publ
 from dp_fedmed.learning.anomaly.dp_gaussian import GaussianModel
 from dp_fedmed.learning.anomaly.metrics import auroc
 from dp_fedmed.learning.anomaly.noisy_rows import RowsModel, drawn_rows
-from dp_fedmed.learning.anomaly.public_map import fit_public_map
-from dp_fedmed.learning.anomaly.statistics import AnomalyModel
+from dp_fedmed.learning.anomaly.statistics import AnomalyModel, fit_public_map
 from dp_fedmed.models.backbones import make_backbone
 from dp_fedmed.privacy import NoiseKey, NoiseStream, compute_noise_multiplier
 from dp_fedmed.privacy.accounting.gaussian import gaussian_sigma

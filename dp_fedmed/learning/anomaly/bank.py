@@ -62,9 +62,8 @@ class MemoryBank:
         if self._faiss is not None:
             _, index = self._faiss.search(wanted, k)
             return _sorted_distances(wanted, self.rows, np.asarray(index, dtype=np.int64))
-        found = [self._block(wanted[i : i + _BLOCK], k) for i in range(0, len(wanted), _BLOCK)]
-        if not found:
-            return np.empty((0, k), np.float32), np.empty((0, k), np.int64)
+        starts = range(0, max(1, len(wanted)), _BLOCK)
+        found = [self._block(wanted[start : start + _BLOCK], k) for start in starts]
         return np.concatenate([d for d, _ in found]), np.concatenate([i for _, i in found])
 
     def _block(self, queries: Floats, k: int) -> tuple[Floats, NDArray[np.int64]]:
@@ -74,7 +73,7 @@ class MemoryBank:
         if k == 1:
             index = partial.argmin(axis=1)[:, None]
         else:
-            index = np.argpartition(partial, min(k, len(self)) - 1, axis=1)[:, :k]
+            index = np.argpartition(partial, k - 1, axis=1)[:, :k]
         return _sorted_distances(queries, self.rows, index.astype(np.int64))
 
     def score(
@@ -85,12 +84,8 @@ class MemoryBank:
         The score is the power mean of the distances, times 1 − softmax weight of the nearest row m*
         of the farthest patch among m*'s own b neighbours in the bank, taken at that patch (Roth et
         al. 2022, eq. 7): a patch whose nearest normal neighbour is itself rare counts for more.
-
-        Args:
-            patches: (P, d) features of one image.
-            neighbours: b; 0 leaves the weight out.
-            power: infinity is the paper's largest distance; less lets several strange patches count
-                for more than one.
+        `neighbours` is b, and 0 leaves the weight out; `power` infinity is the paper's largest
+        distance, and less lets several strange patches count for more than one.
         """
         distance, index = self.nearest(patches)
         worst = int(distance[:, 0].argmax())
@@ -164,13 +159,11 @@ def greedy_k_center(
     """Positions of `size` rows, each the farthest from those before it (Gonzalez 1985).
 
     Args:
-        rows: (N, d) features; they must be finite.
+        rows: (N, d) finite features.
         size: k; all rows are returned when there are not more.
         seed: decides the starting row and the projection.
         projection: distances are measured after a random projection to this many dimensions, which
-            changes them by some percent and costs d/projection times less; rows with no more
-            dimensions, and None, are measured exactly. What is returned are positions of the rows
-            as they were given.
+            changes them by some percent and costs d/projection times less; None measures exactly.
         start: the first position; it is part of the result.
         progress: called with (rows chosen, rows wanted), about a hundred times.
 

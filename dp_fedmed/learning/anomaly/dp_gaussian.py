@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dp_fedmed.learning.anomaly.metrics import power_mean
-from dp_fedmed.learning.anomaly.public_map import PublicMap
 from dp_fedmed.learning.anomaly.statistics import (
     Floats,
     PrivateStatistic,
+    PublicMap,
     State,
     Vector,
     packed,

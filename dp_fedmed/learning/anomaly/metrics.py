@@ -27,13 +27,10 @@ FPR_LIMITS = (0.01, 0.05, 0.1, 0.3, 1.0)
 
 
 def pixel_maps(patch_scores: Floats, *, image_size: int, blur: float | None = None) -> Floats:
-    """Patch scores (n, grid·grid) as blurred maps (n, image_size, image_size).
+    """Patch scores (n, grid·grid), row by row, as blurred maps (n, image_size, image_size).
 
-    Args:
-        patch_scores: one score per patch, row by row.
-        image_size: side of the images.
-        blur: standard deviation of the Gaussian in pixels; 4 at 256 pixels, in proportion at other
-            sizes, unless given; 0 leaves it out.
+    `blur` is the standard deviation of the Gaussian in pixels; by default 4 at 256 pixels, in
+    proportion at other sizes; 0 leaves it out.
 
     >>> pixel_maps(np.ones((2, 16), np.float32), image_size=8).round(5).min()
     np.float32(1.0)
@@ -42,12 +39,8 @@ def pixel_maps(patch_scores: Floats, *, image_size: int, blur: float | None = No
     if grid * grid != patch_scores.shape[1]:
         raise ValueError(f"{patch_scores.shape[1]} patches are not a square grid")
     maps = torch.from_numpy(np.ascontiguousarray(patch_scores, dtype=np.float32))
-    maps = F.interpolate(
-        maps.reshape(-1, 1, grid, grid),
-        size=(image_size, image_size),
-        mode="bilinear",
-        align_corners=False,
-    )
+    maps, size = maps.reshape(-1, 1, grid, grid), (image_size, image_size)
+    maps = F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
     sigma = image_size / 64.0 if blur is None else blur
     return np.asarray(_blurred(maps, sigma)[:, 0].numpy())
 
@@ -87,17 +80,11 @@ def aupro(
     """Area under the per-region overlap up to each limit of the false-positive rate.
 
     It is divided by the limit, so that 1 is perfect. The overlap is the share of a region found,
-    averaged over all regions (8-connected components of the masks), however large they are
+    averaged over all regions (8-connected components of masks above 0), however large they are
     (Bergmann et al. 2021). None without a region or without a normal pixel.
-
-    Args:
-        maps: (n, H, W) scores.
-        masks: (n, H, W), above 0 where there is a defect.
-        limits: false-positive rates in (0, 1].
     """
     marked = masks > 0
-    weights = _region_weights(marked)
-    areas = _areas(maps[~marked], maps[marked], weights[marked], limits)
+    areas = _areas(maps[~marked], maps[marked], _region_weights(marked)[marked], limits)
     return None if areas is None else dict(zip(limits, areas, strict=True))
 
 
@@ -110,12 +97,8 @@ def anomaly_metrics(
 ) -> dict[str, float]:
     """`image_auroc`, `pixel_auroc` and `aupro_<limit>`; what is undefined is left out.
 
-    Args:
-        image_scores: (n,) one score per image.
-        maps: (n, H, W) one score per pixel, or None for the image figure only.
-        labels: (n,) above 0 for defective images.
-        masks: (n, H, W) above 0 for defective pixels. A defective image without one is left out of
-            the pixel figures: where its defect is, nobody knows.
+    Without `maps` (n, H, W), the image figure only. A defective image without a mask is left out of
+    the pixel figures: where its defect is, nobody knows.
 
     >>> one = np.zeros((2, 4, 4)); one[1, 0, 0] = 1
     >>> figures = anomaly_metrics(one.max(axis=(1, 2)), one, labels=np.array([0, 1]), masks=one)
@@ -167,13 +150,9 @@ def nearest_distance_attack(
 ) -> float:
     """How well the least patch score tells members from other normal images, as an AUROC.
 
-    Near 1, the model gives away who was in it: a memory bank holds members' patches as they are, at
-    distance 0. At 0.5 the attack learns nothing; that proves nothing about other attacks.
-
-    Args:
-        model: a memory bank or a model of released statistics.
-        members: (n, P, channels) features of images that the model was built from.
-        others: the same of images of the same kind that it never saw.
+    Near 1, the model gives away whose features (n, P, channels) it was built from: a memory bank
+    holds members' patches as they are, at distance 0. At 0.5 the attack learns nothing; that proves
+    nothing about other attacks.
     """
     least = [model.patch_scores(features).min(axis=1) for features in (members, others)]
     scores = -np.concatenate(least).astype(np.float64)

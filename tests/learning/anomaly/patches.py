@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dp_fedmed.learning.anomaly.public_map import random_map
+from dp_fedmed.learning.anomaly.statistics import random_map
 from dp_fedmed.privacy.mechanisms.base import gaussian_std
 from dp_fedmed.privacy.mechanisms.statistic import BOUND
 

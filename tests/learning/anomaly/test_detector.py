@@ -25,7 +25,7 @@ from dp_fedmed.learning.anomaly.metrics import (
     nearest_distance_attack,
     threshold,
 )
-from dp_fedmed.learning.anomaly.public_map import random_map
+from dp_fedmed.learning.anomaly.statistics import random_map
 from dp_fedmed.learning.fairness import fairness
 from dp_fedmed.models.backbones import make_backbone
 from dp_fedmed.privacy import NoiseStream, compute_noise_multiplier

@@ -5,7 +5,7 @@ import pytest
 
 from dp_fedmed.learning.anomaly.dp_gaussian import DPGaussian
 from dp_fedmed.learning.anomaly.dp_prototypes import DPPrototypes
-from dp_fedmed.learning.anomaly.statistics import packed, step_of, unpacked
+from dp_fedmed.learning.anomaly.statistics import fit_public_map, packed, step_of, unpacked
 from tests.learning.anomaly.patches import (
     anchors,
     fitted,
@@ -146,3 +146,18 @@ def test_the_proof_holds_before_clipping(name):
     for state in states(statistic, images()):
         vectors = statistic._vectors(patches, state)
         assert np.linalg.norm(vectors, axis=1).max() <= 1.0 + 1e-12
+
+
+def test_public_maps_give_the_unit_ball():
+    fitted_map = fit_public_map(images(20, seed=8), 4)
+    for made in (public_map(), fitted_map):
+        mapped = made(np.stack(hostile())).astype(np.float64)
+        assert np.isfinite(mapped).all()
+        assert np.linalg.norm(mapped, axis=2).max() <= 1.0
+
+
+def test_a_public_map_looks_at_public_images_only():
+    one, two = (fit_public_map(images(20, seed=8), 4) for _ in range(2))
+    assert np.array_equal(one.matrix, two.matrix)
+    with pytest.raises(ValueError, match="dimension=13"):
+        fit_public_map(images(20), 13)
