@@ -10,8 +10,8 @@ BREAKS: list[Break] = [
     Break(
         "a budget given without a private style is taken in silence",
         "config/effects.py",
-        "lambda config: config.privacy.style.protects_records,",
-        "lambda config: True,",
+        '_with("privacy.sample.", STYLE, "sample", "hybrid"',
+        '_with("privacy.sample.", STYLE, "none", "user", "sample", "hybrid"',
         f"{EFFECTS}::test_the_refusal_names_the_setting_and_what_it_needs",
     ),
     Break(

@@ -417,10 +417,10 @@ BREAKS = [
     ),
     Break(
         "kept features are found by the number of images",
-        "learning/anomaly/feature_cache.py",
+        "learning/anomaly/features.py",
         "    found.update(np.ascontiguousarray(images).data)\n",
         "",
-        "tests/learning/anomaly/test_feature_cache.py::test_other_images_have_other_features",
+        "tests/learning/anomaly/test_features.py::test_other_images_have_other_features",
     ),
     Break(
         "figures by client are published in private styles",
