@@ -24,18 +24,18 @@ from dp_fedmed.config import DataConfig, PartitionConfig
 from dp_fedmed.data import DataSet, partition
 from dp_fedmed.data.mvtec import load_mvtec_folder
 from dp_fedmed.learning.anomaly import MemoryBank, PatchFeatures, greedy_k_center, merge_banks
-from dp_fedmed.learning.anomaly.coreset import SELECTION_DIMENSION
+from dp_fedmed.learning.anomaly.bank import SELECTION_DIMENSION
+from dp_fedmed.learning.anomaly.detector import DIMENSIONS, make_statistic, public_images
 from dp_fedmed.learning.anomaly.dp_gaussian import GaussianModel
 from dp_fedmed.learning.anomaly.metrics import auroc
 from dp_fedmed.learning.anomaly.noisy_rows import RowsModel, drawn_rows
-from dp_fedmed.learning.anomaly.private import DIMENSIONS, make_statistic, public_images, release
-from dp_fedmed.learning.anomaly.public_map import fit_public_map
-from dp_fedmed.learning.anomaly.statistics import AnomalyModel
+from dp_fedmed.learning.anomaly.statistics import AnomalyModel, fit_public_map
 from dp_fedmed.models.backbones import make_backbone
 from dp_fedmed.privacy import NoiseKey, NoiseStream, compute_noise_multiplier
 from dp_fedmed.privacy.accounting.gaussian import gaussian_sigma
 from dp_fedmed.privacy.mechanisms.noisy_rows import NoisyRows
 from dp_fedmed.privacy.streams.rounds import RoundStreams
+from tests.learning.anomaly.patches import release
 
 SIZE, BANK, BANK_DIMENSION, CLIENTS = 256, 2000, 128, 5
 DELTA, SEEDS = 1e-5, (0, 1, 2)
@@ -137,7 +137,6 @@ def no_training(tiles: Tiles, seed: int) -> Scores:
         mean=np.zeros(d),
         patch_precision=np.eye(d),
         image_precision=np.zeros((d, d)),
-        is_centred=True,
         image_weight=0.0,
         power=2.0,
     )

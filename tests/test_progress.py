@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 
 from dp_fedmed.config import compose
-from dp_fedmed.learning.anomaly.coreset import greedy_k_center
+from dp_fedmed.learning.anomaly.bank import greedy_k_center
 from dp_fedmed.progress import listened_by, telling
 from dp_fedmed.reporting.display import ConsoleDisplay
 from dp_fedmed.reporting.live import LivePanel

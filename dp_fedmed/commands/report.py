@@ -80,7 +80,7 @@ def write_report(
     from dp_fedmed.reporting.report import PAGE, write_run_report
     from dp_fedmed.reporting.run_facts import is_run
     from dp_fedmed.sweeps.facts import has_results
-    from dp_fedmed.sweeps.report import write_sweep_report
+    from dp_fedmed.sweeps.page import write_sweep_report
 
     if not directory.is_dir():
         raise ConfigError(

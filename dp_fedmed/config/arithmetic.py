@@ -24,12 +24,9 @@ def computed_from(config: Config) -> dict[str, str]:
 
 def changed(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     """The keys whose values differ, each with its old and new value."""
-    found = {}
-    for key in leaf_keys():
-        before, after = get(old, key), get(new, key)
-        if before != after and key not in ("run_dir", "resume", "new_phase"):
-            found[key] = (before, after)
-    return found
+    pairs = {key: (get(old, key), get(new, key)) for key in leaf_keys()}
+    own = ("run_dir", "resume", "new_phase")
+    return {k: pair for k, pair in pairs.items() if pair[0] != pair[1] and k not in own}
 
 
 def rests_on(keys: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
@@ -46,9 +43,6 @@ def refuse_other_run(differences: dict[str, tuple[Any, Any]]) -> None:
     """Refuses to resume with other data, another model or another style, in whatever phase.
 
     Composition is by client: it holds while each record stays at its client.
-
-    Raises:
-        ConfigError: naming the keys.
     """
     fixed = {key: pair for key, pair in differences.items() if _is_fixed(key, pair[0])}
     own = {key: fixed.pop(key) for key in ("data_ledger", "privacy.style") if key in fixed}

@@ -10,7 +10,6 @@ from dp_fedmed.config.choices import (
     Clipping,
     EngineName,
     Loss,
-    MechanismName,
     PrivacyStyle,
     SamplerName,
     ServerOptimizerName,
@@ -29,18 +28,14 @@ SKEWS = ("linear", "square", "exponential")
 
 
 def validate(config: Config) -> None:
-    """Refuses values out of range and keys that contradict each other.
+    """Refuses values out of range and keys that contradict each other."""
 
-    Raises:
-        ConfigError: naming the key, the value given and what is allowed.
-    """
+    def filled(found: re.Match[str]) -> str:
+        return assignment(config, found[1]) if found[1] in settings() else found[0]
+
     for check in CHECKS:
         for refusal in check(config):
-            raise ConfigError(re.sub(r"{([\w.]+)}", lambda found: _filled(config, found), refusal))
-
-
-def _filled(config: Config, found: re.Match[str]) -> str:
-    return assignment(config, found[1]) if found[1] in settings() else found[0]
+            raise ConfigError(re.sub(r"{([\w.]+)}", filled, refusal))
 
 
 METRICS: dict[TaskKind, tuple[str, ...]] = {
@@ -49,7 +44,7 @@ METRICS: dict[TaskKind, tuple[str, ...]] = {
     TaskKind.regression: ("rmse", "mae", "r2", "loss"),
     TaskKind.anomaly: (
         *("image_auroc", "pixel_auroc"),
-        *(f"aupro_{limit}" for limit in ("0.01", "0.05", "0.1", "0.3", "1")),
+        *("aupro_0.01", "aupro_0.05", "aupro_0.1", "aupro_0.3", "aupro_1"),
     ),
 }
 LOSSES: dict[TaskKind, tuple[Loss, ...]] = {
@@ -59,11 +54,7 @@ LOSSES: dict[TaskKind, tuple[Loss, ...]] = {
 }
 BACKBONES = ("filters", "mobilenet_v2", "resnet18", "wide_resnet50_2", "tiny")
 #: Releases of each private mechanism, one per round.
-RELEASES = {
-    MechanismName.dp_gaussian: 2,
-    MechanismName.dp_prototypes: 2,
-    MechanismName.noisy_rows: 1,
-}
+RELEASES = {"dp_gaussian": 2, "dp_prototypes": 2, "noisy_rows": 1}
 
 
 def num_releases(mechanism: str) -> int:
@@ -72,8 +63,7 @@ def num_releases(mechanism: str) -> int:
     >>> num_releases("dp_gaussian"), num_releases("noisy_rows")
     (2, 1)
     """
-    known = {str(name): count for name, count in RELEASES.items()}
-    return known.get(str(mechanism), 2)
+    return RELEASES.get(str(mechanism), 2)
 
 
 def cohort_size(config: Config) -> int:

@@ -4,94 +4,43 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+#: What is learned.
+TaskKind = StrEnum("TaskKind", "classification segmentation regression anomaly")
+#: Training losses; each is a mean of per-record losses.
+Loss = StrEnum("Loss", "cross_entropy soft_dice dice_ce mse mae huber")
+#: Optimizers of a client's local training.
+OptimizerName = StrEnum("OptimizerName", "sgd adam adamw")
+#: How the server applies the averaged update (Reddi et al. 2021).
+ServerOptimizerName = StrEnum("ServerOptimizerName", "fedavg fedavgm fedadam")
+#: How the participants of a round are drawn.
+SamplerName = StrEnum("SamplerName", "all fixed poisson")
+#: How much a client's update counts in the average.
+Weighting = StrEnum("Weighting", "examples uniform")
+#: Who trains with whose records: a federation, or one of its two baselines.
+Topology = StrEnum("Topology", "federated centralized local_only")
+#: How one data set is spread over simulated clients.
+PartitionName = StrEnum("PartitionName", "iid dirichlet pathological size_skewed natural")
+#: Where the clients compute.
+EngineName = StrEnum("EngineName", "local ray")
+#: Whether each client uses up its own budget, or all use the σ of the one that needs most.
+Calibration = StrEnum("Calibration", "per_client worst_client")
+#: How per-record gradients are computed; `auto` takes the first mode that is right.
+GradMode = StrEnum("GradMode", "auto hooks functorch")
+#: What a private anomaly task releases of normal images: a statistic, or single rows (weak).
+MechanismName = StrEnum("MechanismName", "dp_gaussian dp_prototypes noisy_rows")
+#: How the norm that bounds a client's update is found.
+Clipping = StrEnum("Clipping", "fixed adaptive")
 
-class TaskKind(StrEnum):
-    """What is learned."""
 
-    classification = "classification"
-    segmentation = "segmentation"
-    regression = "regression"
-    anomaly = "anomaly"
+class AccountantName(StrEnum):
+    """Which accountant calibrates and enforces; RDP is reported beside it.
 
-
-class Loss(StrEnum):
-    """Training losses; each is a mean of per-record losses."""
-
-    cross_entropy = "cross_entropy"
-    soft_dice = "soft_dice"
-    dice_ce = "dice_ce"
-    mse = "mse"
-    mae = "mae"
-    huber = "huber"
-
-
-#: Metrics of which less is better; of all others more is.
-LOWER_IS_BETTER = frozenset({"loss", "rmse", "mae"})
-
-
-def better(metric: str) -> float:
-    """1 where a larger value of a metric is better, −1 where a smaller one is.
-
-    >>> better("accuracy"), better("rmse")
-    (1.0, -1.0)
+    `tight` is decided from the plan: the closed form where everything has q = 1, PLD elsewhere.
     """
-    return -1.0 if metric in LOWER_IS_BETTER else 1.0
 
-
-class OptimizerName(StrEnum):
-    """Optimizers of a client's local training."""
-
-    sgd = "sgd"
-    adam = "adam"
-    adamw = "adamw"
-
-
-class ServerOptimizerName(StrEnum):
-    """How the server applies the averaged update (Reddi et al. 2021)."""
-
-    fedavg = "fedavg"
-    fedavgm = "fedavgm"
-    fedadam = "fedadam"
-
-
-class SamplerName(StrEnum):
-    """Who takes part in a round."""
-
-    all = "all"
-    fixed = "fixed"
-    poisson = "poisson"
-
-
-class Weighting(StrEnum):
-    """How much a client's update counts in the average."""
-
-    examples = "examples"
-    uniform = "uniform"
-
-
-class Topology(StrEnum):
-    """Who trains with whose records: a federation, or one of the two that it is compared with."""
-
-    federated = "federated"
-    centralized = "centralized"
-    local_only = "local_only"
-
-
-class PartitionName(StrEnum):
-    """How one data set is spread over simulated clients."""
-
-    iid = "iid"
-    dirichlet = "dirichlet"
-    pathological = "pathological"
-    size_skewed = "size_skewed"
-    natural = "natural"
-
-
-class EngineName(StrEnum):
-    """Where the clients compute."""
-
-    local = "local"
-    ray = "ray"
+    rdp = "rdp"
+    pld = "pld"
+    tight = "tight"
 
 
 class PrivacyStyle(StrEnum):
@@ -113,42 +62,14 @@ class PrivacyStyle(StrEnum):
         return self in (PrivacyStyle.user, PrivacyStyle.hybrid)
 
 
-class AccountantName(StrEnum):
-    """Which accountant calibrates and enforces; RDP is reported beside it.
+#: Metrics of which less is better; of all others more is.
+LOWER_IS_BETTER = frozenset({"loss", "rmse", "mae"})
 
-    `tight` is decided from the plan: the closed form where everything has q = 1, PLD elsewhere.
+
+def better(metric: str) -> float:
+    """1 where a larger value of a metric is better, −1 where a smaller one is.
+
+    >>> better("accuracy"), better("rmse")
+    (1.0, -1.0)
     """
-
-    rdp = "rdp"
-    pld = "pld"
-    tight = "tight"
-
-
-class Calibration(StrEnum):
-    """Whether each client uses up its own budget, or all use the σ of the one that needs most."""
-
-    per_client = "per_client"
-    worst_client = "worst_client"
-
-
-class GradMode(StrEnum):
-    """How per-record gradients are computed; `auto` takes the first that is right."""
-
-    auto = "auto"
-    hooks = "hooks"
-    functorch = "functorch"
-
-
-class MechanismName(StrEnum):
-    """What a private anomaly task releases of normal images: a statistic, or single rows (weak)."""
-
-    dp_gaussian = "dp_gaussian"
-    dp_prototypes = "dp_prototypes"
-    noisy_rows = "noisy_rows"
-
-
-class Clipping(StrEnum):
-    """How the norm that bounds a client's update is found."""
-
-    fixed = "fixed"
-    adaptive = "adaptive"
+    return -1.0 if metric in LOWER_IS_BETTER else 1.0

@@ -1,8 +1,4 @@
-"""One typed, validated, frozen configuration, from Hydra's overrides or from Flower's run-config.
-
-`compose` and `from_run_config` are the only ways to obtain it. Nothing heavy is imported here:
-`dp-fedmed run --help` depends on it.
-"""
+"""One typed, validated, frozen configuration, from Hydra's overrides or Flower's run-config."""
 
 from __future__ import annotations
 
@@ -15,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from dp_fedmed.config.checks import num_releases, validate
 from dp_fedmed.config.effects import refuse_without_effect
-from dp_fedmed.config.given import given_keys, keys_in_own_files, keys_of_tree
 from dp_fedmed.config.overrides import (
     DEFAULT_TASK,
     assigned,
     check_overrides,
     conf_dir,
+    given_keys,
+    group_file,
+    keys_in_own_files,
+    keys_of_tree,
     own_folders,
     root_message,
 )
@@ -101,6 +100,7 @@ def compose(overrides: Sequence[str] = (), *, given: Sequence[str] | None = None
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
+    from omegaconf import flag_override
     from yaml import YAMLError
 
     from dp_fedmed.config.resume import resumed, stored_groups
@@ -118,7 +118,8 @@ def compose(overrides: Sequence[str] = (), *, given: Sequence[str] | None = None
         given = given_keys(overrides)
         given += keys_in_own_files(tree.hydra.runtime, conf_dir()) if has_own else []
     if has_own:
-        tree = _without_hydra(tree)
+        with flag_override(tree, ["readonly", "struct"], False):
+            del tree["hydra"]
     explicit_groups_win(tree, overrides)
     # A deployed client has no run directory: it must be given the run's settings again.
     if tree.resume is not None and (Path(str(tree.run_dir)) / "config.yaml").exists():
@@ -144,14 +145,6 @@ def call_hydra(words: Sequence[str], job: Callable[[DictConfig], None]) -> None:
     sys.argv = list(words)
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     main(job)()
-
-
-def _without_hydra(tree: DictConfig) -> DictConfig:
-    from omegaconf import flag_override
-
-    with flag_override(tree, ["readonly", "struct"], False):
-        del tree["hydra"]
-    return tree
 
 
 def from_dictconfig(tree: DictConfig) -> Config:
@@ -256,8 +249,7 @@ def explicit_groups_win(tree: DictConfig, overrides: Sequence[str]) -> None:
     tuned = OmegaConf.load(recipe)
     places = [*(own_folders(overrides) or ()), conf_dir()]
     for group in ("training", "federation"):
-        files = [place / group / f"{given.get(group)}.yaml" for place in places]
-        file = next((file for file in files if file.is_file()), None)
+        file = group_file(places, group, given.get(group))
         if group not in given or file is None:
             continue
         for key, value in OmegaConf.load(file).items():

@@ -34,23 +34,19 @@ def is_within(path: str, modules: Sequence[str]) -> bool:
 def refuse_code(
     key: str, path: str, allowed: Sequence[str], how: str = "allow_code=[{package}]"
 ) -> None:
-    """Refuses an import path that is not allowed, without importing anything.
+    """Refuses an import path outside the declared and allowed modules, without importing it.
 
     Args:
         key: the setting that names it.
         path: the import path.
         allowed: modules that the user allows besides the declared ones.
         how: says how to allow it, with `{package}` for its package.
-
-    Raises:
-        ConfigError: naming the key, what it may name, and how to allow more.
     """
     if is_within(path, [*DECLARED[key], *allowed]):
         return
-    package = path.split(".")[0]
     raise ConfigError(
         f"{key}={path} names code outside {' and '.join(DECLARED[key])}: if it is yours and you "
-        f"trust it, allow it with {how.format(package=package)}"
+        f"trust it, allow it with {how.format(package=path.split('.')[0])}"
     )
 
 
@@ -58,12 +54,6 @@ def import_named(key: str, path: str) -> Callable[..., Any]:
     """The class or function at an import path that `refuse_code` has let through.
 
     Names that a declared module only imports from elsewhere are refused.
-
-    Raises:
-        ImportError: if there is no such module.
-        AttributeError: if it has no such name.
-        ValueError: if the path has no module.
-        ConfigError: if the name leads out of the declared modules, or cannot be called.
     """
     module, _, name = path.rpartition(".")
     found = getattr(import_module(module), name)

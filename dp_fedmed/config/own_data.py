@@ -1,7 +1,6 @@
 """Names the task and chooses the network for data that are not the task's own.
 
-Both are resolvers of the configuration tree, so that run folders, reports, plans, sweeps and
-deployed clients agree.
+Both are resolvers of the configuration tree: everything that reads a configuration agrees.
 """
 
 from __future__ import annotations
@@ -21,24 +20,12 @@ if TYPE_CHECKING:
 FORMATS = ("medmnist", "mvtec_folder", "nnunet_folder")
 #: Data sets that no file is read for, and what they are instead.
 WITHOUT_PATH = {
-    "breast_cancer": "embedded",
-    "diabetes": "embedded",
-    "digits": "embedded",
-    "cells": "generated",
-    "textures": "generated",
+    **dict.fromkeys(("breast_cancer", "diabetes", "digits"), "embedded"),
+    **dict.fromkeys(("cells", "textures"), "generated"),
 }
+_LOADS = ("load_data", "load_dataset", "get_data")
 #: Function names that do not describe the data; the name of their module is used instead.
-_VERBS = (
-    "load",
-    "load_data",
-    "load_dataset",
-    "read",
-    "get_data",
-    "make",
-    "main",
-    "data",
-    "dataset",
-)
+_VERBS = ("load", "read", "make", "main", "data", "dataset", *_LOADS)
 
 
 def task_name(task: str, *, _root_: DictConfig) -> str:
@@ -75,13 +62,7 @@ def network(task: str, target: str, *, _root_: DictConfig) -> str:
 
 
 def refuse_unread_path(data: DataConfig) -> None:
-    """Refuses a data.path that the chosen data set does not read.
-
-    Otherwise users would be shown other records in place of their own.
-
-    Raises:
-        ConfigError: if there is a path that the data set would not read.
-    """
+    """Refuses a data.path that would not be read: results would be about other records."""
     if data.path is not None and data.name in WITHOUT_PATH:
         raise ConfigError(
             f"data.path={data.path} would not be read: data.name={data.name} is "

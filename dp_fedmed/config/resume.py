@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,7 @@ from dp_fedmed.config.arithmetic import changed, refuse_other_run
 from dp_fedmed.config.checks import RESUME
 from dp_fedmed.config.choices import EngineName
 from dp_fedmed.config.composition import default_runs_dir, from_dictconfig, from_yaml, schema
-from dp_fedmed.config.given import keys_of_file
-from dp_fedmed.config.overrides import GROUPS, assigned, conf_dir, parsed
+from dp_fedmed.config.overrides import GROUPS, assigned, conf_dir, keys_of_file, parsed
 from dp_fedmed.config.schema import Config
 from dp_fedmed.errors import ConfigError
 
@@ -50,9 +50,6 @@ def resumed(tree: DictConfig, overrides: Sequence[str]) -> Config:
     Args:
         tree: what Hydra composed from the overrides; its untouched values are not used.
         overrides: Hydra's words as the user gave them.
-
-    Raises:
-        ConfigError: if there is no run at `run_dir`.
     """
     from omegaconf import OmegaConf
 
@@ -70,18 +67,14 @@ def resumed(tree: DictConfig, overrides: Sequence[str]) -> Config:
 
 
 def stored_settings(run_dir: Path) -> Config:
-    """Reads the settings of the run in a directory.
-
-    Raises:
-        ConfigError: if there is no run, or its settings cannot be read.
-    """
+    """Reads the settings of the run in a directory."""
     from yaml import YAMLError
 
     file = run_dir / "config.yaml"
     if not file.is_file():
         raise ConfigError(f"run_dir={run_dir} holds no run to resume: {file} is missing")
     try:
-        return from_yaml(_settings_in_ledger(run_dir) or file.read_text(encoding="utf-8"), run_dir)
+        return from_yaml(_stored_text(run_dir), run_dir)
     except ConfigError:
         raise
     except (ValueError, YAMLError) as error:
@@ -109,8 +102,6 @@ def another_version(key: str, run_dir: Path | None) -> str:
 
 def _writer(run_dir: Path | None) -> str | None:
     """The version that last computed a run."""
-    import json
-
     if run_dir is None:
         return None
     try:
@@ -129,9 +120,7 @@ def stored_groups(overrides: Sequence[str]) -> list[str]:
 
     folder = Path(given["run_dir"].strip("'\""))
     try:
-        content = yaml.safe_load(
-            _settings_in_ledger(folder) or (folder / "config.yaml").read_text(encoding="utf-8")
-        )
+        content = yaml.safe_load(_stored_text(folder))
         task = task_group(content["task"]["name"], content["data"]["name"])
         stored = {"task": task, "privacy": content["privacy"]["style"]}
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
@@ -152,24 +141,20 @@ def task_group(name: str, data_name: str) -> str:
     return data_name if (conf_dir() / "task" / f"{data_name}.yaml").is_file() else name
 
 
-def _settings_in_ledger(run_dir: Path) -> str | None:
-    """The settings that a run's ledger holds: a crash may have come before `config.yaml` had them.
+def _stored_text(run_dir: Path) -> str:
+    """The settings that a run's ledger holds, else those of `config.yaml`.
 
-    They are not trusted here: the server checks the ledger before it resumes.
+    A crash may have come before `config.yaml` had them. They are not trusted here: the server
+    checks the ledger before it resumes.
     """
-    import json
-
     try:
         lines = (run_dir / "private" / "ledger.jsonl").read_bytes().splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        if b'"config":"' in line:
-            try:
-                return str(json.loads(line)["body"]["config"])
-            except (ValueError, KeyError, TypeError):
-                return None
-    return None
+        last = next(line for line in reversed(lines) if b'"config":"' in line)
+        if text := str(json.loads(last)["body"]["config"]):
+            return text
+    except (OSError, StopIteration, ValueError, KeyError, TypeError):
+        pass
+    return (run_dir / "config.yaml").read_text(encoding="utf-8")
 
 
 def _touched(tree: DictConfig, overrides: Sequence[str], stored: Config) -> list[str]:

@@ -62,11 +62,7 @@ def settings_help() -> str:
 def declared(
     node: type, prefix: str = "", resume: Resume = Resume.new_phase
 ) -> dict[str, Setting | None]:
-    """Every dotted key below a dataclass with its metadata; None for the key of a section.
-
-    Raises:
-        TypeError: for a field without metadata.
-    """
+    """Every dotted key below a dataclass with its metadata; None for the key of a section."""
     found: dict[str, Setting | None] = {}
     hints = get_type_hints(node)
     for item in dataclasses.fields(node):

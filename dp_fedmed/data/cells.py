@@ -63,14 +63,14 @@ def load_cells(config: DataConfig, seed: int) -> DataSet:
     styles = [site_style(site) for site in range(NUM_SITES)]
     for i, site in enumerate(sites):
         x[i, 0], y[i] = render(stream(seed, "cells", size, i), styles[site], size)
-    train, val, test = split_records(
+    parts = split_records(
         Records(x, y, sites),
         val_fraction=config.val_fraction,
         test_fraction=config.test_fraction,
         seed=seed,
         strata=sites,
     )
-    return DataSet(train, val, test, num_classes=2, class_names=("background", "cell"))
+    return DataSet(*parts, num_classes=2, class_names=("background", "cell"))
 
 
 def render(rng: np.random.Generator, style: SiteStyle, size: int) -> tuple[Array, Array]:
@@ -80,22 +80,33 @@ def render(rng: np.random.Generator, style: SiteStyle, size: int) -> tuple[Array
     pixel = 64.0 / size
     depth = _cell_depth(rng, size)
     mask = depth.max(axis=0) > 0.0
-    texture = _smooth_noise(rng, size, 16) + 0.6 * _smooth_noise(rng, size, 6)
+    texture = smooth_noise(rng, size, 16) + 0.6 * smooth_noise(rng, size, 6)
     light = _illumination(rng, size)
     image = style.background + style.illumination * light
     image += style.contrast * _cells(rng, style, depth, texture)
     image += 0.8 * style.contrast * _debris(rng, style, size)
-    image += 0.03 * _smooth_noise(rng, size, 10)
+    image += 0.03 * smooth_noise(rng, size, 10)
     image *= 1.0 + 0.8 * style.illumination * light
     image = gaussian_filter(image, style.blur / pixel)
     shot = style.noise * np.sqrt(np.clip(image, 0.02, None) / 0.4)
     image += shot * rng.standard_normal((size, size), dtype=np.float32)
-    return np.clip(np.rint(image * 255.0), 0, 255).astype(np.uint8), mask.astype(np.uint8)
+    return to_bytes(image), mask.astype(np.uint8)
 
 
-def _grid(size: int) -> tuple[Array, Array]:
+def to_bytes(image: Array) -> Array:
+    """Brightness in [0, 1] as bytes."""
+    return np.clip(np.rint(image * 255.0), 0, 255).astype(np.uint8)
+
+
+def grid(size: int) -> tuple[Array, Array]:
+    """Coordinates of the pixels' centres in [0, 1], as a row and as a column."""
     axis = (np.arange(size, dtype=np.float32) + 0.5) / size
     return axis[None, :], axis[:, None]
+
+
+def _planes(values: Array) -> Array:
+    """One number per plane, to be combined with images."""
+    return values[:, None, None].astype(np.float32)
 
 
 def _cell_depth(rng: np.random.Generator, size: int) -> Array:
@@ -117,12 +128,10 @@ def _cell_depth(rng: np.random.Generator, size: int) -> Array:
     phase = np.exp(1j * rng.uniform(0, 2 * np.pi, (count, 4)))
     coefficient = (wave * phase).astype(np.complex64)
 
-    across, down = _grid(size)
-    dx = across - centre[:, 0, None, None].astype(np.float32)
-    dy = down - centre[:, 1, None, None].astype(np.float32)
+    across, down = grid(size)
+    dx, dy = across - _planes(centre[:, 0]), down - _planes(centre[:, 1])
     turned = (dx + 1j * dy) * turn[:, None, None].astype(np.complex64)
-    u = turned.real
-    v = turned.imag / stretch[:, None, None].astype(np.float32)
+    u, v = turned.real, turned.imag / _planes(stretch)
     distance = np.sqrt(u * u + v * v) + np.float32(1e-6)
     direction = (u + 1j * v) / distance
     power = direction
@@ -130,7 +139,7 @@ def _cell_depth(rng: np.random.Generator, size: int) -> Array:
     for harmonic in range(4):
         power = power * direction
         outline += (coefficient[:, harmonic, None, None] * power).real
-    outline = np.maximum(outline, 0.4) * radius[:, None, None].astype(np.float32)
+    outline = np.maximum(outline, 0.4) * _planes(radius)
     return np.asarray(1.0 - distance / outline)
 
 
@@ -138,10 +147,9 @@ def _cells(rng: np.random.Generator, style: SiteStyle, depth: Array, texture: Ar
     """Brightness that the cells add: textured cytoplasm, a rim, and a nucleus of either sign."""
     count = len(depth)
     inside = np.clip(depth * 8.0, 0.0, 1.0)
-    brightness = rng.uniform(0.45, 1.25, count)[:, None, None].astype(np.float32)
+    brightness = _planes(rng.uniform(0.45, 1.25, count))
     rim = np.exp(-(((depth - 0.1) / 0.1) ** 2)) * inside
-    reach = rng.uniform(0.45, 0.62, count)[:, None, None].astype(np.float32)
-    nucleus = 0.5 + 0.5 * np.tanh(12.5 * (depth - reach))
+    nucleus = 0.5 + 0.5 * np.tanh(12.5 * (depth - _planes(rng.uniform(0.45, 0.62, count))))
     body = inside * (0.75 + 0.5 * texture) + 0.35 * rim + style.nucleus * nucleus
     # Overlaps add up, but not linearly: a thicker layer also absorbs.
     total = (brightness * body).sum(axis=0)
@@ -150,7 +158,7 @@ def _cells(rng: np.random.Generator, style: SiteStyle, depth: Array, texture: Ar
 
 def _debris(rng: np.random.Generator, style: SiteStyle, size: int) -> Array:
     """Distractors that no mask contains: specks, fibres, and blobs that are out of focus."""
-    across, down = _grid(size)
+    across, down = grid(size)
     count = int(rng.poisson(style.debris)) + 1
     kind = rng.integers(0, 3, count)
     length = np.array([0.014, 0.11, 0.10])[kind] * rng.uniform(0.7, 1.4, count)
@@ -158,22 +166,19 @@ def _debris(rng: np.random.Generator, style: SiteStyle, size: int) -> Array:
     strength = np.array([1.5, 1.1, 0.55])[kind] * rng.uniform(0.7, 1.2, count)
     x, y = rng.uniform(0, 1, (2, count))
     angle = rng.uniform(0, np.pi, count)
-
-    def column(values: Array) -> Array:
-        return values[:, None, None].astype(np.float32)
-
-    dx, dy = across - column(x), down - column(y)
-    along = (dx * column(np.cos(angle)) + dy * column(np.sin(angle))) / column(length)
-    aside = (dy * column(np.cos(angle)) - dx * column(np.sin(angle))) / column(width)
+    cosine, sine = _planes(np.cos(angle)), _planes(np.sin(angle))
+    dx, dy = across - _planes(x), down - _planes(y)
+    along = (dx * cosine + dy * sine) / _planes(length)
+    aside = (dy * cosine - dx * sine) / _planes(width)
     # Fibres bend a little.
-    aside = aside + column(np.where(kind == 1, rng.normal(0, 1.2, count), 0.0)) * along**2
-    blobs = column(strength) * np.exp(-0.5 * (along**2 + aside**2))
+    aside = aside + _planes(np.where(kind == 1, rng.normal(0, 1.2, count), 0.0)) * along**2
+    blobs = _planes(strength) * np.exp(-0.5 * (along**2 + aside**2))
     return np.asarray(blobs.sum(axis=0))
 
 
 def _illumination(rng: np.random.Generator, size: int) -> Array:
     """A tilted plane and a vignette off centre, roughly in [-1, 1]."""
-    across, down = _grid(size)
+    across, down = grid(size)
     angle = rng.uniform(0, 2 * np.pi)
     tilt = (across - 0.5) * np.cos(angle) + (down - 0.5) * np.sin(angle)
     x, y = rng.uniform(0.2, 0.8, 2)
@@ -181,7 +186,7 @@ def _illumination(rng: np.random.Generator, size: int) -> Array:
     return np.asarray(1.2 * tilt + 0.9 * spot - 0.4, dtype=np.float32)
 
 
-def _smooth_noise(rng: np.random.Generator, size: int, cells: int) -> Array:
+def smooth_noise(rng: np.random.Generator, size: int, cells: int) -> Array:
     """Random texture with about `cells` bumps per side, of unit scale."""
     from scipy.ndimage import zoom
 

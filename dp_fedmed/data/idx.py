@@ -15,16 +15,8 @@ from dp_fedmed.data.splits import split_records
 from dp_fedmed.errors import ConfigError
 
 CLASS_NAMES = (
-    "T-shirt",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle boot",
+    *("T-shirt", "trouser", "pullover", "dress", "coat"),
+    *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
 )
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 CACHE_FOLDER = Path("~/.cache/dp_fedmed")
@@ -42,18 +34,14 @@ def load_fashion_mnist(config: DataConfig, seed: int) -> DataSet:
     """
     folder = _folder(config.path)
     train, test = (_records(folder, part) for part in ("train", "t10k"))
-    train, val, test = split_records(
+    parts = split_records(
         train, val_fraction=config.val_fraction, test_fraction=0.0, seed=seed, test=test
     )
-    return DataSet(train, val, test, num_classes=len(CLASS_NAMES), class_names=CLASS_NAMES)
+    return DataSet(*parts, num_classes=len(CLASS_NAMES), class_names=CLASS_NAMES)
 
 
 def read_idx(file: Path, *, ndim: int) -> Array:
-    """The uint8 array in an idx file, gzipped or not.
-
-    Raises:
-        ConfigError: naming the file, if it is truncated, corrupt or of another kind.
-    """
+    """The uint8 array in an idx file, gzipped or not."""
     try:
         content = file.read_bytes()
         if content[:2] == b"\x1f\x8b":
@@ -105,10 +93,8 @@ def _folder(path: str | None) -> Path:
             )
         raw = folder / "FashionMNIST" / "raw"
         return raw if raw.is_dir() else folder
-    return DEBIAN_FOLDER if DEBIAN_FOLDER.is_dir() else _download()
-
-
-def _download() -> Path:
+    if DEBIAN_FOLDER.is_dir():
+        return DEBIAN_FOLDER
     from torchvision.datasets import FashionMNIST
 
     root = CACHE_FOLDER.expanduser()

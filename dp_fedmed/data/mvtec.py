@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 _GREY = ("1", "L", "LA", "I", "I;16", "I;16B", "F")
 GOOD = "good"
+_DAMAGED = "it cannot be read as an image: it is damaged or cut short"
 
 
 def load_mvtec_folder(config: DataConfig, seed: int) -> DataSet:
@@ -159,7 +160,7 @@ def _read(pictures: list[_Picture], size: int, channels: int) -> Records:
     x = np.empty((len(pictures), channels, size, size), np.uint8)
     y = np.zeros((len(pictures), size, size), np.uint8)
     for i, picture in enumerate(pictures):
-        image = _open(picture.file)
+        image = open_picture(picture.file)
         x[i] = _pixels(image, size, channels)
         if picture.masks:
             y[i] = picture.kind * _united(picture, image.size, size)
@@ -170,12 +171,18 @@ def _read(pictures: list[_Picture], size: int, channels: int) -> Records:
 def _pixels(image: Image.Image, size: int, channels: int) -> Array:
     from PIL import Image
 
-    if image.mode.startswith("I"):
-        # 16-bit grey: 0..65535 to 0..255.
-        image = Image.fromarray((np.asarray(image, dtype=np.uint32) // 257).astype(np.uint8))
-    image = image.convert("L" if channels == 1 else "RGB")
+    image = eight_bit(image).convert("L" if channels == 1 else "RGB")
     array = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR))
     return array[None] if channels == 1 else array.transpose(2, 0, 1)
+
+
+def eight_bit(image: Image.Image) -> Image.Image:
+    """16-bit grey, 0..65535, as 0..255; other images as they are."""
+    from PIL import Image
+
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image, dtype=np.uint32) // 257).astype(np.uint8))
 
 
 def _united(picture: _Picture, full_size: tuple[int, int], size: int) -> Array:
@@ -184,9 +191,9 @@ def _united(picture: _Picture, full_size: tuple[int, int], size: int) -> Array:
 
     marked = np.zeros(full_size[::-1], bool)
     for file in picture.masks:
-        mask = _open(file)
+        mask = open_picture(file)
         if mask.size != full_size:
-            raise _wrong(
+            raise wrong_file(
                 file,
                 f"the mask has {mask.size[0]}×{mask.size[1]} pixels and its image "
                 f"{full_size[0]}×{full_size[1]}",
@@ -205,10 +212,11 @@ def _united(picture: _Picture, full_size: tuple[int, int], size: int) -> Array:
 
 
 def _is_coloured(file: Path) -> bool:
-    return _open(file, header_only=True).mode not in _GREY
+    return open_picture(file, header_only=True).mode not in _GREY
 
 
-def _open(file: Path, *, header_only: bool = False) -> Image.Image:
+def open_picture(file: Path, wrong: str = _DAMAGED, *, header_only: bool = False) -> Image.Image:
+    """Opens an image; `wrong` says what is the matter with one that cannot be read."""
     from PIL import Image
 
     try:
@@ -217,12 +225,13 @@ def _open(file: Path, *, header_only: bool = False) -> Image.Image:
                 picture.load()
             return picture
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise _wrong(file, "it cannot be read as an image: it is damaged or cut short") from error
+        raise wrong_file(file, wrong) from error
 
 
 def _short(path: Path) -> str:
     return "/".join(path.parts[-2:])
 
 
-def _wrong(file: Path, why: str) -> ConfigError:
+def wrong_file(file: Path, why: str) -> ConfigError:
+    """The refusal of one file, named with its folder alone."""
     return ConfigError(f"data.path: {_short(file)}: {why}")

@@ -6,21 +6,20 @@ import json
 import logging
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dp_fedmed.config import DataConfig
+from dp_fedmed.data.mvtec import eight_bit, open_picture
+from dp_fedmed.data.mvtec import wrong_file as wrong
 from dp_fedmed.data.records import Array, DataSet, Records
 from dp_fedmed.data.splits import split_records
 from dp_fedmed.errors import ConfigError
 
-if TYPE_CHECKING:
-    from PIL import Image
-
 log = logging.getLogger(__name__)
 
 BINARY = 255
+_DAMAGED = "it cannot be read as a PNG image"
 
 
 def load_nnunet_folder(config: DataConfig, seed: int) -> DataSet:
@@ -87,10 +86,10 @@ def _read_part(folder: Path, part: str, size: int, present: set[int]) -> Records
     for file in sorted((folder / f"images{part}").glob("*.png")):
         match = re.fullmatch(r"(.+)_(\d{4})", file.stem)
         if match is None:
-            raise _wrong(file, "its name does not end in a channel number such as _0000")
+            raise wrong(file, "its name does not end in a channel number such as _0000")
         channels = cases.setdefault(match[1], [])
         if int(match[2]) != len(channels):
-            raise _wrong(file, f"channel _{len(channels):04d} of this image is missing")
+            raise wrong(file, f"channel _{len(channels):04d} of this image is missing")
         channels.append(file)
     if not cases:
         raise ConfigError(f"data.path={folder.name}: images{part} holds no .png file")
@@ -106,7 +105,7 @@ def _read_part(folder: Path, part: str, size: int, present: set[int]) -> Records
         mask, full_size = _read_mask(label, size, present)
         image = np.concatenate([_read_image(file, size, full_size) for file in channels])
         if images and image.shape != images[0].shape:
-            raise _wrong(
+            raise wrong(
                 channels[0], f"it has {len(image)} channels, the others have {len(images[0])}"
             )
         images.append(image)
@@ -118,17 +117,15 @@ def _read_image(file: Path, size: int, full_size: tuple[int, int]) -> Array:
     """One file's channels as uint8 (C, size, size)."""
     from PIL import Image
 
-    picture = _open(file)
+    picture = open_picture(file, _DAMAGED)
     if picture.size != full_size:
-        raise _wrong(
+        raise wrong(
             file,
             f"the image has {picture.size[0]}×{picture.size[1]} pixels and its label "
             f"{full_size[0]}×{full_size[1]}",
         )
-    if picture.mode.startswith("I"):
-        # 16-bit grey: 0..65535 to 0..255.
-        picture = Image.fromarray((np.asarray(picture, dtype=np.uint32) // 257).astype(np.uint8))
-    elif picture.mode not in ("L", "RGB"):
+    picture = eight_bit(picture)
+    if picture.mode not in ("L", "RGB"):
         picture = picture.convert("L" if picture.mode in ("1", "LA") else "RGB")
     array = np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR))
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
@@ -138,30 +135,19 @@ def _read_mask(file: Path, size: int, present: set[int]) -> tuple[Array, tuple[i
     """One mask as uint8 class ids (size, size), and its size on disk."""
     from PIL import Image
 
-    picture = _open(file)
+    picture = open_picture(file, _DAMAGED)
     if picture.mode not in ("1", "L", "P"):
-        raise _wrong(file, f"a label is one 8-bit channel of class ids, not mode {picture.mode}")
+        raise wrong(file, f"a label is one 8-bit channel of class ids, not mode {picture.mode}")
     ids = np.asarray(picture).astype(np.uint8)
     # Before resizing: a class of a few pixels may not survive it, and is a class all the same.
     found = set(np.unique(ids).tolist())
     if 255 in found:
         if found - {0, 255}:
-            raise _wrong(file, "it mixes 255 with other class ids: use 0 and 255, or ids from 0 on")
+            raise wrong(file, "it mixes 255 with other class ids: use 0 and 255, or ids from 0 on")
         ids, found = (ids // 255).astype(np.uint8), {0, BINARY}
     present |= found
     resized = Image.fromarray(ids).resize((size, size), Image.Resampling.NEAREST)
     return np.asarray(resized), picture.size
-
-
-def _open(file: Path) -> Image.Image:
-    from PIL import Image
-
-    try:
-        with Image.open(file) as picture:
-            picture.load()
-            return picture
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise _wrong(file, "it cannot be read as a PNG image") from error
 
 
 def _ids(present: set[int]) -> set[int]:
@@ -196,9 +182,5 @@ def _class_names(folder: Path, num_classes: int) -> tuple[str, ...]:
             int(value): str(key) for key, value in labels.items() if str(value).isdigit()
         }
     except (OSError, ValueError, AttributeError) as error:
-        raise _wrong(file, "it is not nnU-Net's JSON") from error
+        raise wrong(file, "it is not nnU-Net's JSON") from error
     return tuple(by_id.get(number, default[number]) for number in range(num_classes))
-
-
-def _wrong(file: Path, why: str) -> ConfigError:
-    return ConfigError(f"data.path: {file.parent.name}/{file.name}: {why}")

@@ -8,9 +8,7 @@ that names a value that works.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +17,6 @@ from dp_fedmed.data.records import Array, DataSet, Indices, Records
 from dp_fedmed.data.splits import typical, units
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.privacy.streams.reproducible import derive_seed, stream
-
-if TYPE_CHECKING:
-    from flwr_datasets.partitioner import Partitioner
 
 
 def partition(
@@ -89,15 +84,14 @@ def partition_labels(records: Records) -> Indices:
 
 
 def _draw(train: Records, config: PartitionConfig, num_clients: int, seed: int) -> list[Indices]:
-    """One partition of the configured kind; an empty list if the partitioner refuses."""
+    """One partition of the configured kind; an empty list if some client would get nothing."""
     if config.name is PartitionName.natural:
         return _natural(train.site, num_clients)
     unit, count = units(train)
     # The partitioners cut their input in the order given: shuffling first makes shares random.
     order = stream(seed, "partition", config.name).permutation(count)
-    try:
-        parts = _deal(train, config, num_clients, seed, order)
-    except _RefusedError:
+    parts = _deal(train, config, num_clients, seed, order)
+    if not parts:
         return []
     if train.patient is None:
         return parts
@@ -121,7 +115,7 @@ def _deal(
     elif config.name is PartitionName.pathological:
         parts = _pathological(labels, config.classes_per_client, num_clients, seed)
     else:
-        parts = _size_skewed(labels, config.skew, num_clients)
+        parts = _size_skewed(len(order), config.skew, num_clients)
     return [order[part] for part in parts]
 
 
@@ -181,12 +175,11 @@ def _pathological(
 ) -> list[Indices]:
     """Shards of one class each, `classes_per_client` different ones per client (McMahan 2017).
 
-    The partitioner itself would leave whole classes to nobody when clients are few; asked for
-    single-class shards, it uses every record, and we deal the shards.
+    The shards are those of flwr-datasets' PathologicalPartitioner with one class each. Dealing
+    them out here uses every record; the partitioner leaves whole classes out when clients are few.
     """
-    from flwr_datasets.partitioner import PathologicalPartitioner
-
-    num_classes = len(np.unique(labels))
+    classes = np.unique(labels)
+    num_classes = len(classes)
     num_shards = num_clients * classes_per_client
     if classes_per_client > num_classes:
         raise ConfigError(
@@ -199,18 +192,13 @@ def _pathological(
             f"{num_clients} leaves {num_classes - num_shards} of {num_classes} classes to nobody: "
             f"use data.partition.classes_per_client={-(-num_classes // num_clients)}"
         )
-    shards = _run(
-        PathologicalPartitioner(
-            num_partitions=num_shards,
-            partition_by="label",
-            num_classes_per_partition=1,
-            class_assignment_mode="deterministic",
-            shuffle=False,
-        ),
-        labels,
-    )
-    # Shard s holds class s mod num_classes; taking the fullest stacks first keeps them level.
-    stacks = [shards[start::num_classes] for start in range(num_classes)]
+    stacks = []
+    for number, label in enumerate(classes):
+        own, count = np.flatnonzero(labels == label), len(range(number, num_shards, num_classes))
+        if count > len(own):
+            return []
+        stacks.append(np.array_split(own, count))
+    # Taking the fullest stacks first keeps them level.
     rng = stream(seed, "pathological")
     parts = []
     for _ in range(num_clients):
@@ -220,19 +208,17 @@ def _pathological(
     return parts
 
 
-def _size_skewed(labels: Indices, skew: str, num_clients: int) -> list[Indices]:
-    from flwr_datasets.partitioner import (
-        ExponentialPartitioner,
-        LinearPartitioner,
-        SquarePartitioner,
-    )
+def _size_skewed(num_units: int, skew: str, num_clients: int) -> list[Indices]:
+    """Shares of flwr-datasets' Linear-, Square- and ExponentialPartitioner, which floor them.
 
-    kinds: dict[str, Callable[[int], Partitioner]] = {
-        "linear": LinearPartitioner,
-        "square": SquarePartitioner,
-        "exponential": ExponentialPartitioner,
-    }
-    return _run(kinds[skew](num_clients), labels)
+    The last client gets what is left over.
+    """
+    grow = {"linear": np.positive, "square": np.square, "exponential": np.exp}[skew]
+    with np.errstate(all="ignore"):
+        weights = grow(np.arange(1.0, num_clients + 1))
+        sizes = np.asarray(weights / weights.sum() * num_units, dtype=np.int64)
+    sizes[-1] += num_units - sizes.sum()
+    return np.split(np.arange(num_units), np.cumsum(sizes)[:-1]) if sizes.min() >= 1 else []
 
 
 def _natural(site: Array | None, num_clients: int) -> list[Indices]:
@@ -251,34 +237,6 @@ def _natural(site: Array | None, num_clients: int) -> list[Indices]:
     client_of_site = np.empty(len(sizes), dtype=np.int64)
     client_of_site[np.argsort(-sizes, kind="stable")] = np.arange(len(sizes)) % num_clients
     return _by_client(client_of_site[site_of_record], num_clients)
-
-
-class _RefusedError(Exception):
-    """The partitioner cannot do it with these numbers."""
-
-
-def _run(partitioner: Partitioner, labels: Indices) -> list[Indices]:
-    """All partitions of a flwr-datasets partitioner over a column named `label`, as positions."""
-    import datasets
-
-    class Positions(datasets.Dataset):  # type: ignore[misc]
-        """A column whose `select` answers with the positions asked for.
-
-        Materialising 10,000 partitions as HF tables takes 12 s; all we want is which rows.
-        """
-
-        def select(self, indices: Any, *_: Any, **__: Any) -> Any:
-            return np.asarray(indices, dtype=np.int64)
-
-        def __getitem__(self, key: Any) -> Any:
-            return labels if key == "label" else super().__getitem__(key)
-
-    partitioner.dataset = Positions.from_dict({"label": labels})
-    with np.errstate(all="ignore"):
-        try:
-            return [partitioner.load_partition(i) for i in range(partitioner.num_partitions)]
-        except ValueError as error:
-            raise _RefusedError(str(error)) from error
 
 
 def _smallest(parts: list[Indices]) -> int:

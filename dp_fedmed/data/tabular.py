@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,38 +19,19 @@ from dp_fedmed.data.targets import Target
 # (min, max) of each feature as published in scikit-learn's description of the set ("Summary
 # Statistics", https://scikit-learn.org/stable/datasets/toy_dataset.html#breast-cancer-dataset).
 # Public constants: statistics of a run's own training records would be a release of private data.
-BREAST_CANCER_RANGES: tuple[tuple[float, float], ...] = (
-    (6.981, 28.11),  # radius (mean)
-    (9.71, 39.28),  # texture (mean)
-    (43.79, 188.5),  # perimeter (mean)
-    (143.5, 2501.0),  # area (mean)
-    (0.053, 0.163),  # smoothness (mean)
-    (0.019, 0.345),  # compactness (mean)
-    (0.0, 0.427),  # concavity (mean)
-    (0.0, 0.201),  # concave points (mean)
-    (0.106, 0.304),  # symmetry (mean)
-    (0.05, 0.097),  # fractal dimension (mean)
-    (0.112, 2.873),  # radius (standard error)
-    (0.36, 4.885),  # texture (standard error)
-    (0.757, 21.98),  # perimeter (standard error)
-    (6.802, 542.2),  # area (standard error)
-    (0.002, 0.031),  # smoothness (standard error)
-    (0.002, 0.135),  # compactness (standard error)
-    (0.0, 0.396),  # concavity (standard error)
-    (0.0, 0.053),  # concave points (standard error)
-    (0.008, 0.079),  # symmetry (standard error)
-    (0.001, 0.03),  # fractal dimension (standard error)
-    (7.93, 36.04),  # radius (worst)
-    (12.02, 49.54),  # texture (worst)
-    (50.41, 251.2),  # perimeter (worst)
-    (185.2, 4254.0),  # area (worst)
-    (0.071, 0.223),  # smoothness (worst)
-    (0.027, 1.058),  # compactness (worst)
-    (0.0, 1.252),  # concavity (worst)
-    (0.0, 0.291),  # concave points (worst)
-    (0.156, 0.664),  # symmetry (worst)
-    (0.055, 0.208),  # fractal dimension (worst)
+_BREAST_CANCER = (  # of the mean, of the standard error and of the worst value
+    ((6.981, 28.11), (0.112, 2.873), (7.93, 36.04)),  # radius
+    ((9.71, 39.28), (0.36, 4.885), (12.02, 49.54)),  # texture
+    ((43.79, 188.5), (0.757, 21.98), (50.41, 251.2)),  # perimeter
+    ((143.5, 2501.0), (6.802, 542.2), (185.2, 4254.0)),  # area
+    ((0.053, 0.163), (0.002, 0.031), (0.071, 0.223)),  # smoothness
+    ((0.019, 0.345), (0.002, 0.135), (0.027, 1.058)),  # compactness
+    ((0.0, 0.427), (0.0, 0.396), (0.0, 1.252)),  # concavity
+    ((0.0, 0.201), (0.0, 0.053), (0.0, 0.291)),  # concave points
+    ((0.106, 0.304), (0.008, 0.079), (0.156, 0.664)),  # symmetry
+    ((0.05, 0.097), (0.001, 0.03), (0.055, 0.208)),  # fractal dimension
 )
+BREAST_CANCER_RANGES = tuple(row[column] for column in range(3) for row in _BREAST_CANCER)
 
 # Adults' clinical reference ranges, chosen without a look at the table. scikit-learn's own scaling
 # divides by statistics of all 442 patients.
@@ -78,9 +60,8 @@ def load_breast_cancer(config: DataConfig, seed: int) -> DataSet:
     """
     table = _shipped("breast_cancer.csv", header_rows=1)
     low, high = np.array(BREAST_CANCER_RANGES).T
-    scaled = np.clip(2.0 * (table[:, :-1] - low) / (high - low) - 1.0, -1.0, 1.0)
-    records = Records(scaled.astype(np.float32), table[:, -1].astype(np.int64))
-    return _split(records, config, seed, class_names=("malignant", "benign"))
+    records = Records(_scaled(table[:, :-1], low, high), table[:, -1].astype(np.int64))
+    return _split(records, config, seed, num_classes=2, class_names=("malignant", "benign"))
 
 
 def load_digits(config: DataConfig, seed: int) -> DataSet:
@@ -92,7 +73,7 @@ def load_digits(config: DataConfig, seed: int) -> DataSet:
     table = _shipped("digits.csv.gz")
     pixels = np.rint(table[:, :-1] * (255.0 / 16.0)).astype(np.uint8).reshape(-1, 1, 8, 8)
     records = Records(pixels, table[:, -1].astype(np.int64))
-    return _split(records, config, seed, class_names=tuple("0123456789"))
+    return _split(records, config, seed, num_classes=10, class_names=tuple("0123456789"))
 
 
 def load_diabetes(config: DataConfig, seed: int) -> DataSet:
@@ -104,17 +85,13 @@ def load_diabetes(config: DataConfig, seed: int) -> DataSet:
     """
     low, high = np.array(DIABETES_RANGES).T
     table = _shipped("diabetes_data_raw.csv.gz", delimiter=None)
-    scaled = np.clip(2.0 * (table - low) / (high - low) - 1.0, -1.0, 1.0)
     values = _shipped("diabetes_target.csv.gz")
-    records = Records(scaled.astype(np.float32), PROGRESSION.scaled(values))
-    train, val, test = split_records(
-        records, val_fraction=config.val_fraction, test_fraction=config.test_fraction, seed=seed
-    )
-    return DataSet(train, val, test, targets=(PROGRESSION,))
+    records = Records(_scaled(table, low, high), PROGRESSION.scaled(values))
+    return _split(records, config, seed, targets=(PROGRESSION,))
 
 
 def _shipped(name: str, *, header_rows: int = 0, delimiter: str | None = ",") -> Array:
-    """One of scikit-learn's tables as it is."""
+    """One of scikit-learn's tables."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise FileNotFoundError("scikit-learn is not installed: pip install scikit-learn")
@@ -122,10 +99,14 @@ def _shipped(name: str, *, header_rows: int = 0, delimiter: str | None = ",") ->
     return np.loadtxt(file, delimiter=delimiter, skiprows=header_rows)
 
 
-def _split(
-    records: Records, config: DataConfig, seed: int, *, class_names: tuple[str, ...]
-) -> DataSet:
-    train, val, test = split_records(
+def _scaled(table: Array, low: Array, high: Array) -> Array:
+    """Features mapped from their public ranges to [-1, 1]."""
+    scaled = np.clip(2.0 * (table - low) / (high - low) - 1.0, -1.0, 1.0)
+    return np.asarray(scaled, dtype=np.float32)
+
+
+def _split(records: Records, config: DataConfig, seed: int, **described: Any) -> DataSet:
+    parts = split_records(
         records, val_fraction=config.val_fraction, test_fraction=config.test_fraction, seed=seed
     )
-    return DataSet(train, val, test, num_classes=len(class_names), class_names=class_names)
+    return DataSet(*parts, **described)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dp_fedmed.config import DataConfig
+from dp_fedmed.data.cells import grid, smooth_noise, to_bytes
 from dp_fedmed.data.records import Array, DataSet, Records
 from dp_fedmed.data.splits import stratified_cut
 from dp_fedmed.errors import ConfigError
@@ -64,7 +65,7 @@ def normal_images(n: int, size: int, seed: int) -> Records:
     x = np.empty((n, 3, size, size), np.uint8)
     for i in range(n):
         rng = stream(seed, "textures", "normal", size, i)
-        x[i] = _to_bytes(_SURFACES[i % len(CATEGORIES)](rng, size))
+        x[i] = to_bytes(_SURFACES[i % len(CATEGORIES)](rng, size))
     return Records(x, np.zeros((n, size, size), np.uint8), np.arange(n) % len(CATEGORIES))
 
 
@@ -79,18 +80,18 @@ def tested_images(n: int, size: int, seed: int) -> Records:
         if kind:
             surface, mask = _DAMAGE[kind - 1](rng, surface)
             y[i] = kind * mask
-        x[i] = _to_bytes(surface)
+        x[i] = to_bytes(surface)
     return Records(x, y, np.arange(n) % len(CATEGORIES))
 
 
 def _woven(rng: np.random.Generator, size: int) -> Array:
     """Two crossing sets of threads, of which the upper one changes as in a plain weave."""
-    u, v = _turned_grid(rng, size, spread=0.04)
-    bend = 0.012 * _smooth_noise(rng, size, 4)
+    u, v = _turned(*grid(size), rng.uniform(-0.04, 0.04))
+    bend = 0.012 * smooth_noise(rng, size, 4)
     threads = 11.0 + rng.uniform(-0.4, 0.4)
     warp, weft = threads * (u + bend) + rng.random(), threads * (v - bend) + rng.random()
     over = (np.floor(warp) + np.floor(weft)) % 2
-    height = np.where(over > 0, _ridge(warp), _ridge(weft))
+    height = np.sin(np.pi * (np.where(over > 0, warp, weft) % 1.0))
     height = height + 0.12 * rng.standard_normal((size, size), dtype=np.float32)
     tint = np.array([0.62, 0.52, 0.38]) + rng.normal(0, 0.02, 3)
     return np.asarray(tint[:, None, None] * (0.55 + 0.5 * height) * _lighting(rng, size))
@@ -104,7 +105,7 @@ def _metal(rng: np.random.Generator, size: int) -> Array:
     long = gaussian_filter1d(grain[0], size / 6, axis=1, mode="wrap")
     short = gaussian_filter1d(grain[1], size / 24, axis=1, mode="wrap")
     marks = long / long.std() + 0.5 * short / short.std()
-    shine = np.exp(-(((_axis(size)[:, None] - rng.uniform(0.2, 0.8)) / 0.5) ** 2))
+    shine = np.exp(-(((grid(size)[1] - rng.uniform(0.2, 0.8)) / 0.5) ** 2))
     tint = np.array([0.55, 0.57, 0.60]) + rng.normal(0, 0.01, 3)
     shade = 0.85 + 0.25 * shine + 0.07 * marks
     return np.asarray(tint[:, None, None] * shade * _lighting(rng, size))
@@ -112,13 +113,14 @@ def _metal(rng: np.random.Generator, size: int) -> Array:
 
 def _tissue(rng: np.random.Generator, size: int) -> Array:
     """Pink fibres and scattered dark nuclei, as in a stained section."""
-    u, _ = _turned_grid(rng, size, spread=np.pi)
-    fibre = np.sin(2 * np.pi * (6.0 * u + 0.7 * _smooth_noise(rng, size, 5)))
-    ground = 0.5 * fibre + 0.5 * _smooth_noise(rng, size, 12)
+    u, _ = _turned(*grid(size), rng.uniform(-np.pi, np.pi))
+    fibre = np.sin(2 * np.pi * (6.0 * u + 0.7 * smooth_noise(rng, size, 5)))
+    ground = 0.5 * fibre + 0.5 * smooth_noise(rng, size, 12)
     count = int(rng.integers(16, 24))
     x, y = rng.random((2, count, 1, 1))
     reach = 0.022 * rng.uniform(0.8, 1.2, (count, 1, 1))
-    near = ((_axis(size) - x) ** 2 + (_axis(size)[:, None] - y) ** 2) / reach**2
+    across, down = grid(size)
+    near = ((across - x) ** 2 + (down - y) ** 2) / reach**2
     nuclei = np.exp(-0.5 * near.min(axis=0) ** 2)
     pink = np.array([0.86, 0.62, 0.74]) + rng.normal(0, 0.012, 3)
     purple = np.array([0.42, 0.28, 0.55])[:, None, None]
@@ -154,60 +156,31 @@ def _stain(rng: np.random.Generator, surface: Array) -> tuple[Array, Array]:
     size = surface.shape[-1]
     along, aside = _local_axes(rng, size)
     spread = np.hypot(along, aside * rng.uniform(1.0, 1.6)) / rng.uniform(0.1, 0.18)
-    cover = 1.0 / (1.0 + np.exp(9.0 * (spread - 1.0 + 0.22 * _smooth_noise(rng, size, 6))))
+    cover = 1.0 / (1.0 + np.exp(9.0 * (spread - 1.0 + 0.22 * smooth_noise(rng, size, 6))))
     tint = 1.0 + rng.choice((-1.0, 1.0)) * rng.uniform(0.15, 0.35, 3)
     return surface * (1 + cover * (tint[:, None, None] - 1)), cover > 0.4
 
 
 _SURFACES: tuple[Callable[[np.random.Generator, int], Array], ...] = (_woven, _metal, _tissue)
-_DAMAGE: tuple[Callable[[np.random.Generator, Array], tuple[Array, Array]], ...] = (
-    _scratch,
-    _hole,
-    _stain,
-)
-
-
-def _to_bytes(surface: Array) -> Array:
-    return np.clip(np.rint(surface * 255.0), 0, 255).astype(np.uint8)
-
-
-def _axis(size: int) -> Array:
-    return (np.arange(size, dtype=np.float32) + 0.5) / size
-
-
-def _ridge(phase: Array) -> Array:
-    """The rounded profile of a thread."""
-    return np.asarray(np.sin(np.pi * (phase % 1.0)))
-
-
-def _turned_grid(rng: np.random.Generator, size: int, *, spread: float) -> tuple[Array, Array]:
-    angle = rng.uniform(-spread, spread)
-    across, down = _axis(size)[None, :], _axis(size)[:, None]
-    return (
-        across * np.cos(angle) + down * np.sin(angle),
-        down * np.cos(angle) - across * np.sin(angle),
-    )
+_DAMAGE: tuple[Callable[[np.random.Generator, Array], tuple[Array, Array]], ...]
+_DAMAGE = (_scratch, _hole, _stain)
 
 
 def _local_axes(rng: np.random.Generator, size: int) -> tuple[Array, Array]:
     """Coordinates along and across a random direction, from a random point well inside."""
     x, y = rng.uniform(0.2, 0.8, 2)
-    angle = rng.uniform(0, np.pi)
-    dx, dy = _axis(size)[None, :] - x, _axis(size)[:, None] - y
-    return dx * np.cos(angle) + dy * np.sin(angle), dy * np.cos(angle) - dx * np.sin(angle)
+    across, down = grid(size)
+    return _turned(across - x, down - y, rng.uniform(0, np.pi))
+
+
+def _turned(x: Array, y: Array, angle: float) -> tuple[Array, Array]:
+    return x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
 
 
 def _lighting(rng: np.random.Generator, size: int) -> Array:
     """A slight tilt of the brightness, and the camera's noise."""
     tilt = rng.normal(0, 0.05, 2)
-    light = 1.0 + tilt[0] * (_axis(size)[None, :] - 0.5) + tilt[1] * (_axis(size)[:, None] - 0.5)
+    across, down = grid(size)
+    light = 1.0 + tilt[0] * (across - 0.5) + tilt[1] * (down - 0.5)
     noise = rng.standard_normal((size, size), dtype=np.float32)
     return np.asarray(light * rng.uniform(0.95, 1.05) + 0.012 * noise)
-
-
-def _smooth_noise(rng: np.random.Generator, size: int, cells: int) -> Array:
-    """Random texture with about `cells` bumps per side, of unit scale."""
-    from scipy.ndimage import zoom
-
-    coarse = rng.standard_normal((cells, cells), dtype=np.float32)
-    return np.asarray(zoom(coarse, size / cells, order=1, mode="grid-wrap", grid_mode=True))

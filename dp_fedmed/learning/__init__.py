@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dp_fedmed.learning.base import LocalRound as LocalRound
     from dp_fedmed.learning.base import LocalWork as LocalWork
     from dp_fedmed.learning.base import Pictures as Pictures
-    from dp_fedmed.learning.base import State as State
     from dp_fedmed.learning.local_only import LocalOnlyLearner as LocalOnlyLearner
     from dp_fedmed.learning.local_only import LocalOnlyStep as LocalOnlyStep
     from dp_fedmed.learning.networks.learner import Build as Build
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from dp_fedmed.learning.networks.learner import NetworkWork as NetworkWork
     from dp_fedmed.learning.networks.local_training import LocalTraining as LocalTraining
     from dp_fedmed.learning.networks.task import Task as Task
-    from dp_fedmed.learning.networks.task import make_task as make_task
     from dp_fedmed.learning.server_step import ServerStep as ServerStep
 
 __getattr__, __dir__, __all__ = lazily(
@@ -34,11 +32,11 @@ __getattr__, __dir__, __all__ = lazily(
         "anomaly.detector": ("BANK_MECHANISM", "DetectorSettings"),
         "anomaly.learner": ("AnomalyLearner", "AnomalyWork"),
         "anomaly.steps": ("BankStep", "NoisyRowsStep", "StatisticStep"),
-        "base": ("Evaluation", "Learner", "LocalRound", "LocalWork", "Pictures", "State"),
+        "base": ("Evaluation", "Learner", "LocalRound", "LocalWork", "Pictures"),
         "local_only": ("LocalOnlyLearner", "LocalOnlyStep"),
         "networks.learner": ("Build", "NetworkLearner", "NetworkWork"),
         "networks.local_training": ("LocalTraining",),
-        "networks.task": ("Task", "make_task"),
+        "networks.task": ("Task",),
         "server_step": ("ServerStep",),
     },
 )

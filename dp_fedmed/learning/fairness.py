@@ -8,11 +8,8 @@ from collections.abc import Sequence
 def fairness(values: Sequence[float], *, sign: float = 1.0) -> dict[str, float]:
     """The worst value, the gap between best and worst, and Jain's index (1 when all are equal).
 
-    Jain's index is left out where a value is negative: it then says nothing.
-
-    Args:
-        values: the metric of each client or category.
-        sign: −1 where less is better.
+    Jain's index is left out where a value is negative: it then says nothing. `sign` is −1 where
+    less is better.
 
     >>> fairness([0.5, 1.0])
     {'worst': 0.5, 'gap': 0.5, 'jain': 0.9}

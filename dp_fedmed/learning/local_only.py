@@ -1,7 +1,7 @@
 """Each client alone: one model per client, side by side in one state, and nothing is averaged.
 
-Everything else of a run stays as it is: the same rounds, charges, checkpoints and reports. What a
-client is sent, and what it answers, is about its own model only.
+The rounds, charges, checkpoints and reports of a run stay the same. What a client is sent, and
+what it answers, is about its own model only.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ class LocalOnlyStep:
 
     def collector(self, model: Arrays) -> Collector:
         """Answers stay apart."""
-        return _Apart(
-            {name: step.collector(part_of(model, name)) for name, step in self.steps.items()}
-        )
+        own = {name: step.collector(part_of(model, name)) for name, step in self.steps.items()}
+        return _Apart(own)
 
     def step(self, model: Arrays, combined: Arrays) -> State:
         """Every client that has answered moves; the others stay where they are."""
@@ -102,13 +101,9 @@ class _Apart:
 
 
 class LocalOnlyLearner:
-    """A learner whose state is one model for each of these clients.
+    """A learner whose state is one model for each client; each learns what `inner` does.
 
-    Args:
-        inner: what each of them learns.
-        names: the clients'.
-        metric: whose spread over the clients is told.
-        sign: −1 where less of it is better.
+    The spread of `metric` over the clients is reported; `sign` is −1 where less of it is better.
     """
 
     def __init__(
@@ -146,12 +141,11 @@ class LocalOnlyLearner:
         clients = {}
         for name in self.names:
             part = part_of(state, name)
-            evaluation = self.inner.finish(part)
             clients[name] = ClientModel(
+                evaluation=self.inner.finish(part),
                 model=part,
                 val=_finite(self.inner.evaluate(part, "val")),
                 test=_finite(self._tested.get(name, {})),
-                evaluation=evaluation,
             )
         return Evaluation(clients=clients)
 

@@ -1,14 +1,13 @@
 """Networks that DP-SGD accepts, and `build_model`, which makes one from the configuration."""
 
 from dp_fedmed.models.build import build_model, layer_problems
-from dp_fedmed.models.classifiers import MLP, SmallCNN, resnet18, small_network
 from dp_fedmed.models.frozen import (
     FilterBankSegmenter,
     FourierLinear,
     ScatteringLinear,
     compact_linear,
 )
-from dp_fedmed.models.unet import UNet
+from dp_fedmed.models.networks import MLP, SmallCNN, UNet, resnet18, small_network
 
 __all__ = [
     "MLP",

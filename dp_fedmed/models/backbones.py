@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,9 @@ class Backbone(nn.Module):
                 f"has {named}"
             )
         for name in self.layers:
-            found[name].register_forward_hook(self._keeper(name))
-        self._last = max(self.layers, key=lambda name: list(found).index(name))
-        found[self._last].register_forward_hook(_stop)
+            found[name].register_forward_hook(partial(self._keep, name))
+        last = max(self.layers, key=lambda name: list(found).index(name))
+        found[last].register_forward_hook(_stop)
         self.register_buffer("mean", torch.tensor(_MEAN)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(_STD)[:, None, None], persistent=False)
         self.requires_grad_(False)
@@ -88,11 +89,8 @@ class Backbone(nn.Module):
         maps, self._maps = self._maps, {}
         return [maps[name] for name in self.layers]
 
-    def _keeper(self, name: str) -> Any:
-        def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            self._maps[name] = output
-
-        return keep
+    def _keep(self, name: str, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        self._maps[name] = output
 
 
 class _EnoughError(Exception):
@@ -141,21 +139,16 @@ def make_backbone(
     return Backbone(network, layers=layers or DEFAULT_LAYERS[name])
 
 
-class FilterMaps(nn.Module):
+class FilterMaps(FilterBank):
     """Brightness, edges, spread and envelopes at fixed scales, as maps of a quarter of the size.
 
-    >>> FilterMaps()(torch.zeros(1, 3, 32, 32)).shape
+    >>> FilterMaps((0.7, 1.5, 3.0, 6.0), reduce=4)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 192, 8, 8])
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.bank = FilterBank((0.7, 1.5, 3.0, 6.0), reduce=4)
-
     def forward(self, x: Tensor) -> Tensor:
         """(n, channels, height, width) to maps of features."""
-        maps: Tensor = self.bank(x).movedim(-1, 1)
-        return maps
+        return super().forward(x).movedim(-1, 1)
 
 
 def tiny_network() -> nn.Sequential:
@@ -167,19 +160,18 @@ def tiny_network() -> nn.Sequential:
     )
 
 
-def _random_network(name: str) -> nn.Module:
+def _random_network(name: str) -> Any:
     if name == "tiny":
         return tiny_network()
     if name == "filters":
-        return nn.Sequential(FilterMaps())
+        return nn.Sequential(FilterMaps((0.7, 1.5, 3.0, 6.0), reduce=4))
     from torchvision import models
 
-    network: nn.Module = models.get_model(name, weights=None)
-    return network
+    return models.get_model(name, weights=None)
 
 
-def _hub_weights(name: str) -> dict[str, Any]:
-    """The default weights of torchvision: from torch hub's folder, else downloaded and checked."""
+def _hub_weights(name: str) -> Any:
+    """The default weights of torchvision, from torch hub's folder or downloaded and checked."""
     from torchvision import models
 
     chosen = models.get_model_weights(name).DEFAULT
@@ -191,10 +183,9 @@ def _hub_weights(name: str) -> dict[str, Any]:
         if file.is_file():
             return _file_weights(file, name)
     try:
-        state: dict[str, Any] = torch.hub.load_state_dict_from_url(
+        return torch.hub.load_state_dict_from_url(
             chosen.url, progress=False, check_hash=True, weights_only=True
         )
-        return state
     except (OSError, RuntimeError) as error:
         wanted = " or ".join(c.url.rpartition("/")[2] for c in candidates)
         raise ConfigError(
@@ -204,7 +195,7 @@ def _hub_weights(name: str) -> dict[str, Any]:
         ) from error
 
 
-def _file_weights(file: Path, name: str) -> dict[str, Any]:
+def _file_weights(file: Path, name: str) -> Any:
     file = file.expanduser()
     if not file.is_file():
         raise ConfigError(
@@ -216,13 +207,12 @@ def _file_weights(file: Path, name: str) -> dict[str, Any]:
             from safetensors.torch import load_file
 
             return dict(load_file(file))
-        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch and safetensors raise many kinds for a bad file
         raise ConfigError(
             f"backbone={name}: weights={file.name} is not a file of tensors "
             f"({type(error).__name__}): give torchvision's own .pth file or a .safetensors file"
         ) from error
-    return state
 
 
 def _load(network: nn.Module, state: Any, name: str, weights: str | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,10 +13,18 @@ from torch import nn
 from dp_fedmed.config import ModelConfig
 from dp_fedmed.config.named_code import import_named
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.models import torchvision_networks
 from dp_fedmed.privacy.streams.reproducible import derive_seed
 
 logger = logging.getLogger(__name__)
+
+#: These return a tuple in training unless their second head is left out.
+_TWO_HEADS = ("googlenet", "inception_v3")
+# Leaves that carry no batch statistics and that Opacus supports: no need to import its validator.
+_FINE = (
+    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d, nn.GroupNorm, nn.LayerNorm),
+    *(nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Identity, nn.Flatten, nn.Dropout),
+    *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+)
 
 
 def build_model(
@@ -25,7 +33,8 @@ def build_model(
     """The configured network, with weights that depend on the seed only.
 
     `input_shape` and `num_classes` are passed to the target if it has parameters of those names;
-    everything in `model.args` is passed as it is.
+    everything in `model.args` is passed as it is. torchvision's classifiers are fitted to the
+    data's channels, size and classes.
 
     Raises:
         ConfigError: naming `model._target_`, an argument, or a layer that DP-SGD cannot use.
@@ -44,15 +53,12 @@ def build_model(
 def count_floats(
     config: ModelConfig, *, input_shape: Sequence[int], num_classes: int, seed: int
 ) -> int:
-    """How many numbers a client's update of the configured network has.
+    """The number of floats in a client's update of the configured network.
 
     Layers that DP-SGD cannot use are counted as they are: what replaces them has as many weights.
 
     >>> count_floats(ModelConfig(), input_shape=(30,), num_classes=2, seed=0)
     1058
-
-    Raises:
-        ConfigError: naming `model._target_` or an argument.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "init") % 2**63)
@@ -61,11 +67,22 @@ def count_floats(
 
 
 def _made(config: ModelConfig, input_shape: Sequence[int], num_classes: int) -> nn.Module:
-    """What the target makes of the arguments that it takes."""
-    target = _import(config._target_)
-    from_torchvision = torchvision_networks.is_torchvision(target)
-    if from_torchvision:
-        offered = torchvision_networks.arguments(target, input_shape, num_classes)
+    """Calls the target with the arguments that it takes."""
+    try:
+        target = import_named("model._target_", config._target_)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"model._target_={config._target_} cannot be imported ({error}): install its package, "
+            "or put it on PYTHONPATH"
+        ) from error
+    from_torchvision = str(getattr(target, "__module__", "")).startswith("torchvision.models.")
+    offered: dict[str, Any] = {"num_classes": num_classes}
+    if from_torchvision:  # its signatures hide what they take in **kwargs
+        name = getattr(target, "__name__", "")
+        if name.startswith("vit_") and len(input_shape) == 3:
+            offered["image_size"] = input_shape[-1]
+        if name in _TWO_HEADS:
+            offered |= {"aux_logits": False, "init_weights": True}
     else:
         named = inspect.signature(target).parameters
         known = {"input_shape": tuple(input_shape), "num_classes": num_classes}
@@ -81,12 +98,42 @@ def _made(config: ModelConfig, input_shape: Sequence[int], num_classes: int) -> 
             f"model._target_={config._target_} made a {type(model).__name__}, not a torch.nn.Module"
         )
     if from_torchvision and len(input_shape) == 3:
-        torchvision_networks.fit_channels(model, input_shape[0])
+        _fit_channels(model, input_shape[0])
     return model
 
 
+def _fit_channels(model: nn.Module, channels: int) -> None:
+    """Changes the first convolution in place to take this number of channels.
+
+    Its weights are spread over them, so that a grey image gives what its copy in three channels
+    would.
+    """
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Conv2d):
+            continue
+        if module.in_channels == channels or module.groups != 1:
+            return
+        fitted = nn.Conv2d(
+            channels,
+            module.out_channels,
+            module.kernel_size,  # type: ignore[arg-type]
+            module.stride,  # type: ignore[arg-type]
+            module.padding,  # type: ignore[arg-type]
+            module.dilation,  # type: ignore[arg-type]
+            bias=module.bias is not None,
+        )
+        with torch.no_grad():
+            spread = module.weight.sum(dim=1, keepdim=True) / channels
+            fitted.weight.copy_(spread.expand_as(fitted.weight))
+            if module.bias is not None and fitted.bias is not None:
+                fitted.bias.copy_(module.bias)
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, fitted)
+        return
+
+
 def layer_problems(model: nn.Module) -> list[str]:
-    """Why DP-SGD cannot use this model, one sentence a layer; empty when it can."""
+    """Why DP-SGD cannot use this model, one sentence per layer; empty when it can."""
     from opacus.validators import ModuleValidator
 
     model.train()  # the validator speaks of training only
@@ -127,30 +174,12 @@ def _replace_layers(model: nn.Module, *, fix: bool) -> nn.Module:
     return fixed
 
 
-# Leaves that carry no batch statistics and that Opacus supports: no need to import its validator.
-_FINE = (
-    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d, nn.GroupNorm, nn.LayerNorm),
-    *(nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Identity, nn.Flatten, nn.Dropout),
-    *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
-)
-
-
 def _surely_fine(model: nn.Module) -> bool:
     return all(
         type(module) in _FINE
         or (any(module.children()) and not any(True for _ in module.parameters(recurse=False)))
         for module in model.modules()
     )
-
-
-def _import(path: str) -> Callable[..., Any]:
-    try:
-        return import_named("model._target_", path)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"model._target_={path} cannot be imported ({error}): install its package, or put it "
-            "on PYTHONPATH"
-        ) from error
 
 
 def _check_output(

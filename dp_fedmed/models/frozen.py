@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -20,8 +21,11 @@ from torch import Tensor, nn
 
 from dp_fedmed.privacy.streams.reproducible import stream
 
+#: Scales each row to norm 1; a row of zeros stays.
+unit = partial(F.normalize, dim=-1, eps=1e-6)
 
-class ScatteringLinear(nn.Module):
+
+class ScatteringLinear(nn.Sequential):
     """Oriented edges at fixed scales, pooled and normalised per record; then one linear layer.
 
     The features are the first order of a scattering transform with a half-wave rectifier in place
@@ -67,19 +71,11 @@ class ScatteringLinear(nn.Module):
         pool, stride = pool or (2 if tiny else 4), stride or (1 if tiny else 4)
         if min(input_shape[1:]) < pool:
             raise ValueError(f"model.args.pool={pool} exceeds the image {list(input_shape[1:])}")
-        edges = OrientedEdges(scales, directions=directions, pool=pool, stride=stride)
-        width = edges(torch.zeros(1, *input_shape)).shape[1]
-        layers: list[nn.Module] = [edges]
+        self.edges = OrientedEdges(scales, directions=directions, pool=pool, stride=stride)
+        width = self.edges(torch.zeros(1, *input_shape)).shape[1]
         if fourier:
-            layers.append(FourierFeatures(width, fourier, bandwidth=bandwidth))
-            width = 2 * fourier
-        self.features = nn.Sequential(*layers)
-        self.head = zero_linear(width, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape (batch, classes)."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
+            self.lift = FourierFeatures(width, fourier, bandwidth=bandwidth)
+        self.head = zero_linear(2 * fourier or width, num_classes)
 
 
 class FourierLinear(nn.Module):
@@ -107,18 +103,16 @@ class FourierLinear(nn.Module):
     ) -> None:
         super().__init__()
         width = math.prod(input_shape)
-        layers: list[nn.Module] = [nn.Flatten(), Offset(offset)]
+        self.offset = offset
+        self.lift = None
         if fourier:
-            layers.append(FourierFeatures(width, fourier, bandwidth=bandwidth / math.sqrt(width)))
-            width = 2 * fourier
-        else:
-            layers.append(UnitNorm())
-        self.features = nn.Sequential(*layers)
-        self.head = zero_linear(width, num_classes)
+            self.lift = FourierFeatures(width, fourier, bandwidth=bandwidth / math.sqrt(width))
+        self.head = zero_linear(2 * fourier or width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of shape (batch, classes)."""
-        logits: Tensor = self.head(self.features(x))
+        moved = x.flatten(1) + self.offset
+        logits: Tensor = self.head(unit(moved) if self.lift is None else self.lift(moved))
         return logits
 
 
@@ -135,13 +129,7 @@ def compact_linear(input_shape: Sequence[int], num_classes: int) -> nn.Module:
         return FourierLinear(input_shape, num_classes, fourier=0, offset=0.5)
     side = max(2, min(input_shape[1:]) // 4)
     return ScatteringLinear(
-        input_shape,
-        num_classes,
-        scales=[1.0],
-        directions=2,
-        pool=side,
-        stride=side,
-        fourier=0,
+        input_shape, num_classes, scales=[1.0], directions=2, pool=side, stride=side, fourier=0
     )
 
 
@@ -204,7 +192,8 @@ class FilterBank(nn.Module):
         for name, scale in zip(self.names, scales, strict=True):
             axis = np.arange(-math.ceil(2.5 * scale), math.ceil(2.5 * scale) + 1)
             bell = np.exp(-(axis**2) / (2 * scale**2))
-            self.register_buffer(name, _frozen(bell / bell.sum()), persistent=False)
+            weights = torch.tensor(bell / bell.sum(), dtype=torch.float32)
+            self.register_buffer(name, weights, persistent=False)
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
@@ -294,7 +283,8 @@ class OrientedEdges(nn.Module):
         for name, scale in zip(self.names, scales, strict=True):
             angles = np.pi * np.arange(directions) / directions
             bank = np.stack([gaussian_derivative(scale, angle) for angle in angles])
-            self.register_buffer(name, _frozen(bank[:, None]), persistent=False)
+            weights = torch.tensor(bank[:, None], dtype=torch.float32)
+            self.register_buffer(name, weights, persistent=False)
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
@@ -322,7 +312,8 @@ class FourierFeatures(nn.Module):
         super().__init__()
         self.centred = centred
         omega = stream(0, "frozen-fourier", inputs, count).standard_normal((inputs, count))
-        self.register_buffer("omega", _frozen(bandwidth * omega), persistent=False)
+        frequencies = torch.tensor(bandwidth * omega, dtype=torch.float32)
+        self.register_buffer("omega", frequencies, persistent=False)
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
@@ -332,37 +323,6 @@ class FourierFeatures(nn.Module):
         if self.centred:
             cosine = cosine - cosine.mean(dim=-1, keepdim=True)
         return unit(torch.cat([cosine, turned.sin()], dim=-1))
-
-
-class Offset(nn.Module):
-    """Records moved by a constant."""
-
-    def __init__(self, offset: float) -> None:
-        super().__init__()
-        self.offset = offset
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The moved records."""
-        return x + self.offset
-
-
-class UnitNorm(nn.Module):
-    """Each record by itself, scaled to norm 1."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Rows of norm 1."""
-        return unit(x)
-
-
-def unit(rows: Tensor) -> Tensor:
-    """Rows scaled to norm 1; a row of zeros stays.
-
-    >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
-    tensor([[0.6000, 0.8000],
-            [0.0000, 0.0000]])
-    """
-    scaled: Tensor = rows / rows.norm(dim=-1, keepdim=True).clamp(min=1e-6)
-    return scaled
 
 
 def zero_linear(inputs: int, outputs: int) -> nn.Linear:
@@ -386,9 +346,4 @@ def gaussian_derivative(scale: float, angle: float) -> np.ndarray:
     across, down = axis[None, :], axis[:, None]
     bell = np.exp(-(across**2 + down**2) / (2 * scale**2))
     kernel = bell * (across * np.cos(angle) + down * np.sin(angle))
-    scaled: np.ndarray = kernel / np.abs(kernel).sum()
-    return scaled
-
-
-def _frozen(values: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+    return np.asarray(kernel / np.abs(kernel).sum())

@@ -27,8 +27,7 @@ from dp_fedmed.reporting.words import rounded_up
 from dp_fedmed.sweeps.directory import SweepJob
 from dp_fedmed.sweeps.facts import SweepFacts, facts_of
 from dp_fedmed.sweeps.results import COMPLETED, CSV_FILE
-from dp_fedmed.sweeps.summary import TaskSummary, summarize
-from dp_fedmed.sweeps.words import NOT_PRIVATE, TUNING, spending
+from dp_fedmed.sweeps.summary import NOT_PRIVATE, TUNING, TaskSummary, spending, summarize
 
 
 class SweepDisplay:

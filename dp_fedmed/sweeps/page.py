@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dp_fedmed.reporting.drawing import Drawn
 from dp_fedmed.reporting.page import banner, inlined, render_page, tile
 from dp_fedmed.reporting.privacy_card import markdown_template
+from dp_fedmed.reporting.report import PAGE, write_folder, write_run_report, write_text
+from dp_fedmed.reporting.run_facts import is_run
 from dp_fedmed.reporting.words import (
     LEVELS,
     ONE_UNIT,
@@ -18,19 +21,68 @@ from dp_fedmed.reporting.words import (
     plain,
     rounded_up,
 )
-from dp_fedmed.sweeps.facts import SAID_ELSEWHERE, JobResult, Setting, Spread, SweepFacts
-from dp_fedmed.sweeps.summary import Best, Cost, SweepSummary, TaskSummary, by_epsilon, summarize
-from dp_fedmed.sweeps.words import NOT_PRIVATE, TUNING, spending
+from dp_fedmed.sweeps.facts import (
+    SAID_ELSEWHERE,
+    JobResult,
+    Setting,
+    Spread,
+    SweepFacts,
+    read_facts,
+)
+from dp_fedmed.sweeps.figures import sweep_figures
+from dp_fedmed.sweeps.summary import (
+    NOT_PRIVATE,
+    TUNING,
+    Cost,
+    SweepSummary,
+    TaskSummary,
+    by_epsilon,
+    spending,
+    summarize,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def write_sweep_report(
+    directory: Path,
+    page: Path,
+    *,
+    inside: bool,
+    pictures: bool = True,
+    runs: bool = True,
+    console: Console | None = None,
+) -> None:
+    """Writes a sweep's page with its figures and summary, and the pages of its runs.
+
+    Args:
+        directory: the sweep's.
+        page: where the page goes.
+        inside: whether the pages of runs go into their directories, too.
+        pictures: whether test records are shown, as images or as points.
+        runs: whether the runs get pages of their own.
+        console: where progress is shown.
+    """
+    from rich.progress import track
+
+    facts = read_facts(directory)
+    folder = page.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs = [job for job in facts.jobs if runs and job.folder and is_run(directory / job.folder)]
+    links = {}
+    for job in track(jobs, "pages of the runs", console=console, disable=len(jobs) < 2):
+        own = directory / job.folder / PAGE if inside else folder / f"{job.folder}.html"
+        links[job.number] = f"{job.folder}/{PAGE}" if inside else f"{folder.name}/{own.name}"
+        run_dir = directory / job.folder
+        write_run_report(run_dir, own, inside=inside, pictures=pictures, figures=False)
+    drawn = sweep_figures(facts)
+    write_text(page, sweep_page(facts, drawn, links))
+    write_folder(folder, drawn, sweep_summary(facts, drawn))
 
 
 def sweep_page(facts: SweepFacts, figures: Sequence[Drawn], links: Mapping[int, str]) -> str:
-    """The page of a sweep.
-
-    Args:
-        facts: what its directory says.
-        figures: from `sweep_figures`.
-        links: from a job's number to the address of its own page, relative to this one.
-    """
+    """The page of a sweep; `links` has the relative address of each job's own page."""
     summary, columns = summarize(facts), _columns(facts)
     headings = [("run", ""), *((c.label, c.kind) for c in columns), ("status", "")]
     return render_page(
@@ -148,23 +200,22 @@ def _best_blocks(summary: SweepSummary) -> list[dict[str, Any]]:
                     "task": task.task if len(summary.tasks) > 1 else "",
                     "metric": metric_name(task.metric),
                     "by": found[0].by,
-                    "rows": [_best_row(best) for best in found],
+                    "rows": [
+                        {
+                            **_setting_row(best.setting),
+                            "epsilon": best.epsilon,
+                            "shown": rounded_up(best.epsilon),
+                            "jobs": [job.number for job in best.setting.jobs],
+                            "runs": ", ".join(job.name for job in best.setting.jobs),
+                        }
+                        for best in found
+                    ],
                     "low": found[0].epsilon,
                     "high": found[-1].epsilon,
                     "start": rounded_up(found[-1].epsilon, 4),
                 }
             )
     return blocks
-
-
-def _best_row(best: Best) -> dict[str, Any]:
-    return {
-        **_setting_row(best.setting),
-        "epsilon": best.epsilon,
-        "shown": rounded_up(best.epsilon),
-        "jobs": [job.number for job in best.setting.jobs],
-        "runs": ", ".join(job.name for job in best.setting.jobs),
-    }
 
 
 def _table(task: TaskSummary) -> dict[str, Any]:

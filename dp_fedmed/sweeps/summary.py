@@ -1,4 +1,4 @@
-"""What follows from a sweep's results: computed once, shown on the terminal and on the page."""
+"""What follows from a sweep's results, for the terminal and for the page."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dp_fedmed.config import better
-from dp_fedmed.reporting.words import ONE_UNIT, rounded_up
+from dp_fedmed.reporting.words import ONE_UNIT, epsilon_of, rounded_up
 from dp_fedmed.sweeps.facts import JobResult, Setting, Spread, SweepFacts
+
+TUNING = (
+    "Every run used the same data, so together they have spent more than each one says, and to "
+    "choose among them is one more look that no ε here covers. Choose by the validation metric, "
+    "and report how many runs there were."
+)
+NOT_PRIVATE = (
+    "Some runs are not private, since their noise seed is public: their ε counts for nothing."
+)
 
 
 @dataclass(frozen=True)
@@ -100,26 +109,35 @@ class Together:
 
 
 def _together(facts: SweepFacts) -> Iterable[Together]:
+    """By basic composition, since the runs of a task are on the same data."""
     for task in dict.fromkeys(job.task for job in facts.jobs):
         jobs = [job for job in facts.jobs if job.task == task and not job.broke]
         for level in ONE_UNIT:
-            total = spent_together(jobs, level)
-            if total is not None:
-                runs = int(total["runs"])
-                others = len(jobs) - runs
-                yield Together(task, level, runs, others, total["epsilon"], total["delta"])
+            held = [j for j in jobs if j.is_private and {level} <= j.epsilon.keys() & j.delta]
+            if len(held) > 1:
+                epsilon = math.fsum(job.epsilon[level] for job in held)
+                delta = math.fsum(job.delta[level] for job in held)
+                others = len(jobs) - len(held)
+                yield Together(task, level, len(held), others, epsilon, delta)
 
 
-def spent_together(jobs: Iterable[JobResult], level: str) -> dict[str, float] | None:
-    """What publishing all of these runs on the same data costs one unit, by basic composition."""
-    held = [job for job in jobs if job.is_private and {level} <= job.epsilon.keys() & job.delta]
-    if len(held) < 2:
-        return None
-    return {
-        "epsilon": math.fsum(job.epsilon[level] for job in held),
-        "delta": math.fsum(job.delta[level] for job in held),
-        "runs": len(held),
-    }
+def spending(summary: SweepSummary) -> list[str]:
+    """What publishing all runs of a task costs one record or client, and what is not counted."""
+    found = []
+    for total in summary.together:
+        unit = ONE_UNIT[total.level]
+        spent = epsilon_of({"epsilon": total.epsilon, "delta": total.delta})
+        found.append(
+            f"Publishing all {total.runs} runs of {total.task} that protect {unit} costs it at "
+            f"most {spent}"
+            + (f"; the other {total.others} promise {unit} nothing." if total.others else ".")
+        )
+    if summary.broke_off:
+        names = ", ".join(f"{job.number:03d}" for job in summary.broke_off)
+        found.append(
+            f"What the jobs spent that broke off ({names}) is in their ledgers, not in these sums."
+        )
+    return found
 
 
 @dataclass(frozen=True)

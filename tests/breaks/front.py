@@ -10,8 +10,8 @@ BREAKS: list[Break] = [
     Break(
         "a budget given without a private style is taken in silence",
         "config/effects.py",
-        "lambda config: config.privacy.style.protects_records,",
-        "lambda config: True,",
+        '_with("privacy.sample.", STYLE, "sample", "hybrid"',
+        '_with("privacy.sample.", STYLE, "none", "user", "sample", "hybrid"',
         f"{EFFECTS}::test_the_refusal_names_the_setting_and_what_it_needs",
     ),
     Break(
@@ -31,8 +31,8 @@ BREAKS: list[Break] = [
     Break(
         "runs with a public noise seed are in a sweep's sum",
         "sweeps/summary.py",
-        "if job.is_private and {level} <= job.epsilon.keys() & job.delta]",
-        "if {level} <= job.epsilon.keys() & job.delta]",
+        "if j.is_private and {level} <= j.epsilon.keys() & j.delta]",
+        "if {level} <= j.epsilon.keys() & j.delta]",
         "tests/sweeps/test_display.py::test_a_public_noise_seed_promises_nothing_on_the_terminal_and_on_the_page",
     ),
     Break(

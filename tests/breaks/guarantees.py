@@ -267,9 +267,9 @@ BREAKS = [
     ),
     Break(
         "a round that was released is released anew",
-        "federation/strategy.py",
-        "self._replayed = self.guard.journal.stored()",
-        "self._replayed = None",
+        "federation/privacy_guard.py",
+        "self.stored = self.journal.stored()",
+        "self.stored = None",
         f"{RESUME}/test_going_on.py::test_a_release_that_is_on_disk_is_taken_from_there_and_nobody_is_asked",
     ),
     Break(
@@ -417,10 +417,10 @@ BREAKS = [
     ),
     Break(
         "kept features are found by the number of images",
-        "learning/anomaly/feature_cache.py",
+        "learning/anomaly/features.py",
         "    found.update(np.ascontiguousarray(images).data)\n",
         "",
-        "tests/learning/anomaly/test_feature_cache.py::test_other_images_have_other_features",
+        "tests/learning/anomaly/test_features.py::test_other_images_have_other_features",
     ),
     Break(
         "figures by client are published in private styles",

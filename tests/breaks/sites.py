@@ -26,9 +26,9 @@ BREAKS = [
     ),
     Break(
         "cohort: failures are public",
-        "federation/strategy.py",
-        "self._shown = cohort_logger if self.hides_cohorts else logger",
-        "self._shown = logger",
+        "federation/replies.py",
+        "self.shown = cohort_logger if hides_cohorts else logger",
+        "self.shown = logger",
         NAMES_NOBODY,
     ),
     Break(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dp_fedmed.config import DataConfig, PartitionConfig, PartitionName
 from dp_fedmed.data import load_data, partition
-from dp_fedmed.data.partitioning import _dirichlet_draw, partition_labels
+from dp_fedmed.data.partitioning import _dirichlet_draw, _size_skewed, partition_labels
 from dp_fedmed.errors import ConfigError
 from tests.studies import study, whole
 
@@ -236,6 +236,18 @@ def test_dirichlet_is_what_flwr_datasets_draws(alpha, clients):
         ours = _dirichlet_draw(labels, alpha, clients, np.random.default_rng(seed))
         for number, part in enumerate(ours):
             assert theirs.load_partition(number)["position"][:] == part.tolist()
+
+
+@pytest.mark.parametrize("skew", ["linear", "square", "exponential"])
+@pytest.mark.parametrize("clients", [1, 2, 5])
+def test_skewed_sizes_are_those_of_flwr_datasets(skew, clients):
+    from datasets import Dataset
+    from flwr_datasets import partitioner
+
+    theirs = getattr(partitioner, f"{skew.capitalize()}Partitioner")(clients)
+    theirs.dataset = Dataset.from_dict({"position": np.arange(503)})
+    for number, part in enumerate(_size_skewed(503, skew, clients)):
+        assert theirs.load_partition(number)["position"][:] == part.tolist()
 
 
 def test_ten_thousand_clients_are_quick(make_dataset):

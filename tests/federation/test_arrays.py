@@ -9,7 +9,7 @@ from torch import nn
 
 from dp_fedmed.errors import ArrayError
 from dp_fedmed.federation.arrays import checked, from_record, to_record
-from dp_fedmed.learning.networks.state import ModelState
+from dp_fedmed.learning.networks.learner import ModelState
 
 LIKE = {"w": np.zeros((2, 3), np.float32), "s": np.zeros((), np.float32)}
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from dp_fedmed.sweeps.display import SweepDisplay, describe_row, spending_lines
 from dp_fedmed.sweeps.facts import facts_of
 from dp_fedmed.sweeps.page import sweep_page, sweep_summary
-from dp_fedmed.sweeps.words import NOT_PRIVATE
+from dp_fedmed.sweeps.summary import NOT_PRIVATE
 from tests.sweeps.rows import PRIVATE, row
 
 

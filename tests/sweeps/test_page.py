@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from dp_fedmed.cli import main
+from dp_fedmed.sweeps import page as page_module
 from dp_fedmed.sweeps.facts import read_facts
 from dp_fedmed.sweeps.figures import sweep_figures
-from dp_fedmed.sweeps.page import sweep_page, sweep_summary
-from dp_fedmed.sweeps.summary import best_by_epsilon, costs, spent_together
+from dp_fedmed.sweeps.page import sweep_page, sweep_summary, write_sweep_report
+from dp_fedmed.sweeps.summary import best_by_epsilon, costs, summarize
+from tests.sweeps.rows import PRIVATE
+from tests.sweeps.rows import row as finished_row
 
 
 def row(job: int, style: str = "sample", seed: int = 0, **more: Any) -> dict[str, Any]:
@@ -186,8 +189,9 @@ def test_costs_are_told_where_there_are_baselines(tmp_path: Path) -> None:
 def test_runs_on_the_same_data_add_up(tmp_path: Path) -> None:
     rows = [row(0, epsilon=1.0), row(1, epsilon=2.5), row(2, "none")]
     facts = sweep_of(tmp_path, rows)
-    total = spent_together(facts.done, "sample")
-    assert total == {"epsilon": 3.5, "delta": pytest.approx(2e-5), "runs": 2}
+    (total,) = summarize(facts).together
+    assert (total.level, total.runs, total.epsilon) == ("sample", 2, 3.5)
+    assert total.delta == pytest.approx(2e-5)
     page = " ".join(sweep_page(facts, [], {}).split())
     assert "2 runs of digits that protect one record costs it at most" in page
     assert "the other 1 promise one record nothing" in page
@@ -229,3 +233,52 @@ def test_half_a_sweep_is_reported_as_far_as_it_goes(tmp_path: Path, missing: str
     page = (tmp_path / "report.html").read_text()
     assert missing in page
     assert ("No job has a result yet." in page) is (missing == "results.jsonl")
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three jobs: of the first two there is a run, and their pages are empty."""
+    path = tmp_path / "sweep"
+    path.mkdir()
+    (path / "sweep.yaml").write_text("{schema: 1, jobs: 3, swept: {seed: [0, 1, 2]}}")
+    rows = [
+        finished_row(job, {"seed": job}, 0.5 + 0.1 * job, run_dir=f"{job:03d}", **PRIVATE)
+        for job in range(3)
+    ]
+    (path / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    (path / "000").mkdir()
+    (path / "001").mkdir()
+    monkeypatch.setattr(page_module, "is_run", lambda folder: folder.is_dir())
+
+    def write_empty(run_dir: Path, page: Path, **more: bool) -> None:
+        assert more["figures"] is False
+        page.write_text(f"{run_dir.name} {more['inside']} {more['pictures']}")
+
+    monkeypatch.setattr(page_module, "write_run_report", write_empty)
+    return path
+
+
+def test_pages_of_runs_lie_with_them_and_are_linked(sweep: Path) -> None:
+    write_sweep_report(sweep, sweep / "report.html", inside=True)
+    page = (sweep / "report.html").read_text()
+    for job in ("000", "001"):
+        assert (sweep / job / "report.html").read_text() == f"{job} True True"
+        assert f'href="{job}/report.html"' in page
+    assert 'href="002' not in page, "of that job there is no run"
+    assert (sweep / "report" / "report.md").is_file()
+
+
+def test_elsewhere_they_lie_beside_the_page(sweep: Path, tmp_path: Path) -> None:
+    before = sorted(sweep.rglob("*"))
+    page = tmp_path / "there" / "all.html"
+    write_sweep_report(sweep, page, inside=False, pictures=False)
+    assert sorted(sweep.rglob("*")) == before
+    assert (page.parent / "all" / "001.html").read_text() == "001 False False"
+    assert 'href="all/001.html"' in page.read_text()
+    assert (page.parent / "all" / "report.md").is_file()
+
+
+def test_runs_have_no_pages_where_none_are_wanted(sweep: Path) -> None:
+    write_sweep_report(sweep, sweep / "report.html", inside=True, runs=False)
+    assert not list(sweep.glob("0*/*.html"))
+    assert 'href="000' not in (sweep / "report.html").read_text()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dp_fedmed.sweeps.facts import facts_of
-from dp_fedmed.sweeps.summary import SweepSummary, best_by_epsilon, spent_together, summarize
+from dp_fedmed.sweeps.summary import SweepSummary, best_by_epsilon, spending, summarize
 from tests.sweeps.rows import PRIVATE, row
 
 
@@ -35,7 +35,6 @@ def test_one_run_alone_and_public_noise_are_no_sum(tmp_path: Path) -> None:
     assert found.together == ()
     assert found.has_public_noise
     assert not summary_of(tmp_path, private(0, 1.0, 0.7)).has_public_noise
-    assert spent_together(facts_of(tmp_path, rows).jobs, "sample") is None
 
 
 def test_a_private_job_that_broke_off_after_a_round_is_named(tmp_path: Path) -> None:
@@ -82,3 +81,18 @@ def test_a_task_knows_its_levels_baselines_and_top(tmp_path: Path) -> None:
         "federation instead of one pool of data": pytest.approx(0.05),
         "privacy at ε = 1.00 for one record": pytest.approx(0.2),
     }
+
+
+def test_each_task_adds_up_by_itself(tmp_path: Path) -> None:
+    rows = [row(n, {}, 0.9, **PRIVATE) for n in range(2)]
+    rows += [row(2 + n, {}, 0.9, **PRIVATE, task="cells") for n in range(3)]
+    digits, cells = spending(summarize(facts_of(tmp_path, rows)))
+    assert digits.startswith("Publishing all 2 runs of digits that protect one record costs it")
+    assert "ε = 2.00" in digits
+    assert cells.startswith("Publishing all 3 runs of cells")
+    assert "ε = 3.00" in cells
+
+
+def test_runs_without_privacy_have_spent_nothing_that_adds_up(tmp_path: Path) -> None:
+    assert spending(summarize(facts_of(tmp_path, [row(n, {}, 0.9) for n in range(3)]))) == []
+    assert spending(summarize(facts_of(tmp_path, []))) == []

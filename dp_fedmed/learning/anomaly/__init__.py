@@ -1,16 +1,9 @@
 """PatchCore: normal patches in a memory bank, and its differentially private relatives."""
 
-from dp_fedmed.learning.anomaly.bank import MemoryBank
-from dp_fedmed.learning.anomaly.coreset import coreset_size, greedy_k_center, merge_banks
-from dp_fedmed.learning.anomaly.features import PatchFeatures
-from dp_fedmed.learning.anomaly.maps import pixel_maps, power_mean
-
-__all__ = [
-    "MemoryBank",
-    "PatchFeatures",
-    "coreset_size",
-    "greedy_k_center",
-    "merge_banks",
-    "pixel_maps",
-    "power_mean",
-]
+from dp_fedmed.learning.anomaly.bank import MemoryBank as MemoryBank
+from dp_fedmed.learning.anomaly.bank import coreset_size as coreset_size
+from dp_fedmed.learning.anomaly.bank import greedy_k_center as greedy_k_center
+from dp_fedmed.learning.anomaly.bank import merge_banks as merge_banks
+from dp_fedmed.learning.anomaly.features import PatchFeatures as PatchFeatures
+from dp_fedmed.learning.anomaly.metrics import pixel_maps as pixel_maps
+from dp_fedmed.learning.anomaly.metrics import power_mean as power_mean

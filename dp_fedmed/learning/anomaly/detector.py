@@ -14,17 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dp_fedmed.data.textures import normal_images
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.learning.anomaly.bank import MemoryBank
-from dp_fedmed.learning.anomaly.coreset import coreset_size
+from dp_fedmed.learning.anomaly.bank import MemoryBank, coreset_size, greedy_k_center
 from dp_fedmed.learning.anomaly.dp_gaussian import DPGaussian
 from dp_fedmed.learning.anomaly.dp_prototypes import DPPrototypes
-from dp_fedmed.learning.anomaly.feature_cache import FeatureCache
-from dp_fedmed.learning.anomaly.features import PatchFeatures
+from dp_fedmed.learning.anomaly.features import FeatureCache, PatchFeatures
 from dp_fedmed.learning.anomaly.noisy_rows import RowsModel
-from dp_fedmed.learning.anomaly.private import DIMENSIONS, make_statistic, public_images
-from dp_fedmed.learning.anomaly.public_map import PublicMap, fit_public_map
-from dp_fedmed.learning.anomaly.statistics import AnomalyModel, PrivateStatistic, step_of
+from dp_fedmed.learning.anomaly.statistics import (
+    AnomalyModel,
+    PrivateStatistic,
+    PublicMap,
+    fit_public_map,
+    step_of,
+)
 from dp_fedmed.models.backbones import make_backbone
 
 State = dict[str, NDArray[Any]]
@@ -32,12 +35,14 @@ State = dict[str, NDArray[Any]]
 Scorer = Callable[[NDArray[Any]], tuple[NDArray[np.float64], NDArray[np.float32]]]
 
 BANK_DIMENSION = 128
+#: Of the public map of each private mechanism.
+DIMENSIONS: dict[str, int] = {"dp_gaussian": 64, "dp_prototypes": 32, "noisy_rows": 16}
+NUM_PROTOTYPES = 64
+_PUBLIC_SEED = 2**31  # never the seed of a run: these images are nobody's data
 #: Backbones that tell defects by contrast as much as by kind: their banks keep the norm of patches.
 #: On `textures`, that takes pixel AUROC from 0.75 to 0.98. Learnt features do as well without it.
 BY_CONTRAST = ("filters",)
 OFFSET, MATRIX, BANK = "map_offset", "map_matrix", "bank"
-
-
 BANK_MECHANISM, ROWS_MECHANISM = "bank", "noisy_rows"
 
 
@@ -47,13 +52,11 @@ class DetectorSettings:
 
     Attributes:
         mechanism: `bank` without privacy, else what is released of normal images.
-        backbone: of the features, with its `weights` and `layers`.
         grid: patches along each side of an image.
         dimension: of the public map; by the mechanism unless given.
         coreset_size: rows of a bank, or their share of all patches (`coreset_ratio`).
         neighbours: that a bank's score looks at.
         rows_per_image: that `noisy_rows` draws.
-        seed: of a random backbone.
         data_name: for messages.
     """
 
@@ -82,14 +85,9 @@ class Detector:
     @functools.cached_property
     def features(self) -> PatchFeatures:
         """Images to patch features."""
-        settings = self.settings
-        backbone = make_backbone(
-            settings.backbone,
-            weights=settings.weights,
-            layers=settings.layers,
-            seed=settings.seed,
-        )
-        return PatchFeatures(backbone, grid=settings.grid)
+        s = self.settings
+        backbone = make_backbone(s.backbone, weights=s.weights, layers=s.layers, seed=s.seed)
+        return PatchFeatures(backbone, grid=s.grid)
 
     @functools.cached_property
     def cache(self) -> FeatureCache:
@@ -97,14 +95,9 @@ class Detector:
         return FeatureCache(self.features)
 
     def initial(self, input_shape: tuple[int, ...], num_images: int) -> State:
-        """Nothing learnt yet; what public images say is in it.
+        """The arrays before anything is learnt: the public map, and an empty bank or statistic.
 
-        Args:
-            input_shape: of an image.
-            num_images: of all clients, for a bank whose size is a share of their patches.
-
-        Raises:
-            ConfigError: for images that the backbone cannot take, or too many dimensions.
+        `num_images` is that of all clients, for a bank whose size is a share of their patches.
         """
         if len(input_shape) != 3 or input_shape[1] != input_shape[2]:
             raise ConfigError(
@@ -112,25 +105,26 @@ class Detector:
                 f"{self.settings.data_name} has records of shape {input_shape}"
             )
         public = self.features(public_images(size=input_shape[1], channels=input_shape[0]))
-        settings = self.settings
-        _check_dimension(settings, public.shape[-1])
+        settings, channels = self.settings, public.shape[-1]
+        if settings.dimension is not None and settings.dimension > channels:
+            raise ConfigError(
+                f"anomaly.dimension={settings.dimension} is more than the {channels} channels of "
+                f"anomaly.backbone={settings.backbone}: use anomaly.dimension={min(64, channels)}"
+            )
         if self.has_rows:
             most = BANK_DIMENSION if self.is_bank else DIMENSIONS["noisy_rows"]
-            wanted = settings.dimension or min(most, public.shape[-1])
+            wanted = settings.dimension or min(most, channels)
             public_map = fit_public_map(public, wanted, whitening=0.0 if self.is_bank else 0.5)
-            rows = self._num_rows(num_images * public.shape[1])
+            rows = settings.coreset_size
+            if rows is None:
+                patches = num_images * public.shape[1]
+                rows = max(2, coreset_size(patches, ratio=settings.coreset_ratio))
             learnt = {BANK: np.zeros((rows, wanted), np.float32)}
         else:
             statistic = make_statistic(settings.mechanism, public, dimension=settings.dimension)
             public_map = statistic.public_map
             learnt = packed_state(statistic.initial_state())
         return {OFFSET: public_map.offset, MATRIX: public_map.matrix, **learnt}
-
-    def _num_rows(self, num_patches: int) -> int:
-        settings = self.settings
-        if settings.coreset_size is not None:
-            return settings.coreset_size
-        return max(2, coreset_size(num_patches, ratio=settings.coreset_ratio))
 
     def map_of(self, state: State) -> PublicMap:
         """The public map that travels in these arrays."""
@@ -151,7 +145,14 @@ class Detector:
         if self.is_bank:
             return self._bank_scorer(state)
         model = self.model(state)
-        return None if model is None else _model_scorer(model)
+        if model is None:
+            return None
+
+        def score(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+            patches = model.patch_scores(features)
+            return model.image_scores(patches), patches
+
+        return score
 
     def model(self, state: State) -> AnomalyModel | None:
         """What private arrays have learnt; None before they have learnt it all."""
@@ -190,12 +191,33 @@ class Detector:
         return self.features.batches(images)
 
 
-def _model_scorer(model: AnomalyModel) -> Scorer:
-    def score(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        patches = model.patch_scores(features)
-        return model.image_scores(patches), patches
+def public_images(n: int = 60, *, size: int, channels: int = 3) -> NDArray[np.uint8]:
+    """Generated textures that anybody may see, grey or in colour.
 
-    return score
+    >>> public_images(3, size=32, channels=1).shape
+    (3, 1, 32, 32)
+    """
+    images = normal_images(n, size, _PUBLIC_SEED).x
+    if channels != 3:
+        images = np.rint(images.mean(axis=1, keepdims=True)).astype(np.uint8)
+    return images
+
+
+def make_statistic(
+    name: str, public_features: NDArray[Any], *, dimension: int | None = None
+) -> PrivateStatistic:
+    """`dp_gaussian` or `dp_prototypes`, with a public map and anchors by `public_images`' features.
+
+    The map's dimension is that of `DIMENSIONS` unless given, at most the number of channels.
+    """
+    wanted = dimension or min(DIMENSIONS.get(name, 1), public_features.shape[-1])
+    if name == "dp_gaussian":
+        return DPGaussian(fit_public_map(public_features, wanted))
+    if name == "dp_prototypes":
+        public_map = fit_public_map(public_features, wanted)
+        patches = public_map(public_features).reshape(-1, wanted)
+        return DPPrototypes(public_map, patches[greedy_k_center(patches, NUM_PROTOTYPES)])
+    raise ValueError(f"mechanism={name!r} is not known: use dp_gaussian or dp_prototypes")
 
 
 def packed_state(inner: State) -> State:
@@ -207,11 +229,3 @@ def unpacked_state(state: State) -> State:
     """A statistic's own state, without the map."""
     inner = {name: value for name, value in state.items() if name not in (OFFSET, MATRIX)}
     return {**inner, "step": state["step"].reshape(())}
-
-
-def _check_dimension(settings: DetectorSettings, channels: int) -> None:
-    if settings.dimension is not None and settings.dimension > channels:
-        raise ConfigError(
-            f"anomaly.dimension={settings.dimension} is more than the {channels} channels of "
-            f"anomaly.backbone={settings.backbone}: use anomaly.dimension={min(64, channels)}"
-        )

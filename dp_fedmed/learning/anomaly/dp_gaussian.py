@@ -1,14 +1,12 @@
 """`dp_gaussian`: mean and covariance of normal patches from noised sums, and Mahalanobis scores.
 
-In two steps, the first release is the mean m of all patches. The second holds two covariances: of
-patches around their own image's mean x̄, and of the images' means around m. What all images have in
-common then no longer uses up the norm, and the noise is several times smaller. In one step, an
-image's vector is [x̄, vec(mean of xxᵀ)], and patches are measured against m.
+The first release is the mean m of all patches. The second holds two covariances: of patches around
+their own image's mean x̄, and of the images' means around m. What all images have in common then no
+longer uses up the norm, and the noise is several times smaller than with one release of both.
 
-Sensitivity: patches have norm at most 1 by the public map. One step: ‖x̄‖ ≤ 1 and ‖mean of xxᵀ‖ ≤
-mean of ‖x‖² ≤ 1, so [x̄, vec]/√2 has norm at most 1. Two steps: ‖x̄‖ ≤ 1; then, with the released m
-as a public constant, vec(mean of (x−x̄)(x−x̄)ᵀ)/radius and vec((x̄−m)(x̄−m)ᵀ)/radius are each clipped
-to norm 1, and both together are divided by √2. Each vector is a function of one image and of public
+Sensitivity: patches have norm at most 1 by the public map, so ‖x̄‖ ≤ 1; then, with the released m as
+a public constant, vec(mean of (x−x̄)(x−x̄)ᵀ)/radius and vec((x̄−m)(x̄−m)ᵀ)/radius are each clipped to
+norm 1, and both together are divided by √2. Each vector is a function of one image and of public
 numbers: one image moves the sum by at most 1. A non-finite patch is 0, a non-finite vector is 0.
 """
 
@@ -21,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_fedmed.learning.anomaly.maps import power_mean
-from dp_fedmed.learning.anomaly.public_map import PublicMap
+from dp_fedmed.learning.anomaly.metrics import power_mean
 from dp_fedmed.learning.anomaly.statistics import (
     Floats,
     PrivateStatistic,
+    PublicMap,
     State,
     Vector,
     packed,
@@ -42,7 +40,6 @@ class DPGaussian(PrivateStatistic):
 
     Args:
         public_map: from backbone features to patches of norm at most 1.
-        num_steps: 2, or 1 for mean and second moment in a single release.
         radius: norm to which an image's two covariances are clipped. It must be chosen without
             looking at the data: patches have norm 1, and 0.1 suits most.
         floor: eigenvalues of a noised covariance are raised to this many times the largest
@@ -51,80 +48,61 @@ class DPGaussian(PrivateStatistic):
         power: how an image's score weighs its strangest patches.
     """
 
+    num_steps = 2
+
     def __init__(
         self,
         public_map: PublicMap,
         *,
-        num_steps: int = 2,
         radius: float = 0.1,
         floor: float = 0.25,
         image_weight: float = 0.3,
         power: float = 2.0,
     ) -> None:
         super().__init__(public_map)
-        if num_steps not in (1, 2):
-            raise ValueError(f"num_steps={num_steps!r} must be 1 or 2")
         if not min(radius, floor, power) > 0.0 or not image_weight >= 0.0:
             raise ValueError(
                 f"radius={radius!r}, floor={floor!r} and power={power!r} must be above 0, and "
                 f"image_weight={image_weight!r} not below: try 0.1, 0.25, 2 and 0.3"
             )
-        self.num_steps = num_steps
         self.radius, self.floor = radius, floor
         self.image_weight, self.power = image_weight, power
 
     def initial_state(self) -> State:
         """No mean and no covariance yet."""
         d = self.public_map.dimension
-        nothing = np.zeros((d, d))
-        return {
-            "step": np.array(0),
-            "mean": np.zeros(d),
-            "patch_precision": nothing,
-            "image_precision": nothing,
-        }
+        precisions = dict.fromkeys(("patch_precision", "image_precision"), np.zeros((d, d)))
+        return {"step": np.array(0), "mean": np.zeros(d), **precisions}
 
     def vector_size(self, step: int) -> int:
         """The mean has d entries, a covariance d(d+1)/2."""
         d = self.public_map.dimension
-        half = d * (d + 1) // 2
-        if self.num_steps == 1:
-            return d + half
-        return d if step == 0 else 2 * half
+        return d if step == 0 else d * (d + 1)
 
     def _vectors(self, patches: Floats, state: State) -> Vector:
         wide = patches.astype(np.float64)
         own = wide.mean(axis=1)
-        if self.num_steps == 1:
-            both = [own, packed(_second_moments(wide))]
-        elif step_of(state) == 0:
+        if step_of(state) == 0:
             return np.asarray(own)
-        else:
-            gap = own - state["mean"]
-            within = packed(_second_moments(wide - own[:, None]))
-            between = packed(gap[:, :, None] * gap[:, None, :])
-            both = [clip_l2_rows(v / self.radius, max_norm=1.0).rows for v in (within, between)]
+        gap, centred = own - state["mean"], wide - own[:, None]
+        within = packed(centred.transpose(0, 2, 1) @ centred / centred.shape[1])
+        between = packed(gap[:, :, None] * gap[:, None, :])
+        both = [clip_l2_rows(v / self.radius, max_norm=1.0).rows for v in (within, between)]
         return np.asarray(_HALF * np.concatenate(both, axis=1))
 
     def update(self, state: State, mean: Vector, *, noise_std: float) -> State:
-        """The mean after the first of two steps, else what the scores need."""
-        d = self.public_map.dimension
+        """The mean after the first step, what the scores need after the second."""
         after = {**state, "step": np.array(step_of(state) + 1)}
-        if self.num_steps == 2 and step_of(state) == 0:
+        if step_of(state) == 0:
             return {**after, "mean": np.asarray(mean, dtype=np.float64)}
-        noise = noise_std / _HALF
-        if self.num_steps == 1:
-            centre = mean[:d] / _HALF
-            covariance = unpacked(mean[d:] / _HALF, d) - np.outer(centre, centre)
-            precision = repaired_inverse(covariance, noise_std=noise, floor=self.floor)
-            return {**after, "mean": centre, "patch_precision": precision}
-        patch, image = (
-            repaired_inverse(
-                unpacked(half * self.radius / _HALF, d),
-                noise_std=noise * self.radius,
-                floor=self.floor,
-            )
+        noise = noise_std / _HALF * self.radius
+        covariances = (
+            unpacked(half * self.radius / _HALF, self.public_map.dimension)
             for half in np.split(mean, 2)
+        )
+        patch, image = (
+            repaired_inverse(covariance, noise_std=noise, floor=self.floor)
+            for covariance in covariances
         )
         return {**after, "patch_precision": patch, "image_precision": image}
 
@@ -139,7 +117,6 @@ class DPGaussian(PrivateStatistic):
             state["mean"],
             state["patch_precision"],
             state["image_precision"],
-            is_centred=self.num_steps == 2,
             image_weight=self.image_weight,
             power=self.power,
         )
@@ -147,16 +124,15 @@ class DPGaussian(PrivateStatistic):
 
 @dataclass(frozen=True, eq=False)
 class GaussianModel:
-    """Squared Mahalanobis distance per dimension of each patch, plus that of its image's mean.
+    """Squared Mahalanobis distance per dimension of each patch from its image's mean, and of that.
 
-    `is_centred` measures patches against their own image's mean, else against that of all.
+    The image's mean is measured against the mean of all.
     """
 
     public_map: PublicMap
     mean: NDArray[np.float64]
     patch_precision: NDArray[np.float64]
     image_precision: NDArray[np.float64]
-    is_centred: bool
     image_weight: float
     power: float
 
@@ -164,9 +140,8 @@ class GaussianModel:
         """(n, P, channels) to (n, P)."""
         patches = self.public_map(features)
         own = patches.mean(axis=1, keepdims=True)
-        mean = self.mean.astype(np.float32)
-        strange = _squared(patches - (own if self.is_centred else mean), self.patch_precision)
-        image = _squared(own - mean, self.image_precision)
+        strange = _squared(patches - own, self.patch_precision)
+        image = _squared(own - self.mean.astype(np.float32), self.image_precision)
         total = (strange + np.float32(self.image_weight) * image) / self.public_map.dimension
         return np.asarray(total, dtype=np.float32)
 
@@ -195,12 +170,6 @@ def repaired_inverse(
     [[0.25, 0.0], [0.0, 1.0]]
     """
     values, axes = np.linalg.eigh(covariance)
-    d = len(values)
-    least = max(
-        floor * noise_std * np.sqrt(2.0 * d), 1e-3 * max(float(values.sum()), 0.0) / d, 1e-9
-    )
+    d, trace = len(values), max(float(values.sum()), 0.0)
+    least = max(floor * noise_std * np.sqrt(2.0 * d), 1e-3 * trace / d, 1e-9)
     return np.asarray((axes / np.maximum(values, least)) @ axes.T)
-
-
-def _second_moments(patches: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(patches.transpose(0, 2, 1) @ patches / patches.shape[1])

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_fedmed.learning.anomaly.maps import power_mean
-from dp_fedmed.learning.anomaly.public_map import PublicMap
+from dp_fedmed.learning.anomaly.metrics import power_mean
 from dp_fedmed.learning.anomaly.statistics import (
     Floats,
     PrivateStatistic,
+    PublicMap,
     State,
     Vector,
     step_of,
@@ -58,9 +58,8 @@ class DPPrototypes(PrivateStatistic):
         super().__init__(public_map)
         self.anchors = np.asarray(anchors, dtype=np.float64)
         if self.anchors.ndim != 2 or self.anchors.shape[1] != public_map.dimension:
-            raise ValueError(
-                f"anchors have shape {self.anchors.shape}: give (K, {public_map.dimension})"
-            )
+            wanted = f"give (K, {public_map.dimension})"
+            raise ValueError(f"anchors have shape {self.anchors.shape}: {wanted}")
         if num_steps < 1 or not 0.0 < count_share < 1.0 or not radius > 0.0:
             raise ValueError(
                 f"num_steps={num_steps!r}, count_share={count_share!r}, radius={radius!r}: try "
@@ -84,11 +83,8 @@ class DPPrototypes(PrivateStatistic):
         vectors = np.zeros((len(patches), count * (1 + d)))
         for i, rows in enumerate(patches.astype(np.float64)):
             nearest = _nearest(rows, prototypes)
-            offsets = rows - prototypes[nearest]
-            norms = np.linalg.norm(offsets, axis=1, keepdims=True)
-            offsets *= np.minimum(1.0, self.radius / np.maximum(norms, 1e-12))
             sums = np.zeros((count, d))
-            np.add.at(sums, nearest, offsets)
+            np.add.at(sums, nearest, self._shortened(rows - prototypes[nearest]))
             shares = np.bincount(nearest, minlength=count)
             vectors[i, :count] = np.sqrt(self.count_share) * shares
             vectors[i, count:] = np.sqrt(1 - self.count_share) * sums.ravel() / self.radius
@@ -107,17 +103,16 @@ class DPPrototypes(PrivateStatistic):
         positive = np.maximum(shares, 0.0)[:, None]
         # The noise in a move is that of d coordinates: trust a share that stands out against it.
         trust = positive / (positive**2 + d * noise**2 + 1e-12)
-        moves = offsets * trust
-        lengths = np.linalg.norm(moves, axis=1, keepdims=True)
-        moves *= np.minimum(1.0, self.radius / np.maximum(lengths, 1e-12))
+        moved = prototypes + self._shortened(offsets * trust)
         kept = np.where(shares > 2.0 * noise, shares, 0.0)
         total = kept.sum()
         kept = kept / total if total > 0 else np.full(count, 1.0 / count)
-        return {
-            "step": np.array(step_of(state) + 1),
-            "prototypes": prototypes + moves,
-            "shares": kept,
-        }
+        return {"step": np.array(step_of(state) + 1), "prototypes": moved, "shares": kept}
+
+    def _shortened(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Vectors of at most the radius."""
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.asarray(vectors * np.minimum(1.0, self.radius / np.maximum(norms, 1e-12)))
 
     def units_needed(self, noise_multiplier: float) -> int:
         """K·σ·√(d/(1−a)): a prototype with its even share then moves by more than the noise."""
@@ -147,11 +142,8 @@ class PrototypeModel:
         patches = self.public_map(features)
         used = self.shares > 0
         centres = self.prototypes[used].astype(np.float32)
-        squared = (
-            (patches**2).sum(axis=2)[..., None]
-            - 2.0 * patches @ centres.T
-            + (centres**2).sum(axis=1)
-        )
+        norms = (patches**2).sum(axis=2)[..., None]
+        squared = norms - 2.0 * patches @ centres.T + (centres**2).sum(axis=1)
         width = np.float32(2.0 * self.bandwidth**2)
         exponent = np.log(self.shares[used]).astype(np.float32) - squared / width
         peak = exponent.max(axis=2)

@@ -16,16 +16,19 @@ from numpy.typing import NDArray
 
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.learning.anomaly.coreset import greedy_k_center
+from dp_fedmed.learning.anomaly.bank import greedy_k_center
 from dp_fedmed.learning.anomaly.detector import (
     BANK,
     Detector,
     DetectorSettings,
-    Scorer,
     unpacked_state,
 )
-from dp_fedmed.learning.anomaly.maps import pixel_maps
-from dp_fedmed.learning.anomaly.metrics import anomaly_metrics, grouped_metrics, threshold
+from dp_fedmed.learning.anomaly.metrics import (
+    anomaly_metrics,
+    grouped_metrics,
+    pixel_maps,
+    threshold,
+)
 from dp_fedmed.learning.anomaly.noisy_rows import drawn_rows
 from dp_fedmed.learning.anomaly.statistics import step_of
 from dp_fedmed.learning.anomaly.steps import VECTOR
@@ -47,7 +50,7 @@ class AnomalyLearner:
         settings: of the detector.
         data: the server's own images.
         num_images: of all clients, for a bank whose size is a share of their patches.
-        noised_by: who adds the noise that protects images: `clients` or `server`.
+        noised_by: `clients` or `server`, whoever adds the noise that protects images.
     """
 
     def __init__(
@@ -89,18 +92,16 @@ class AnomalyLearner:
         records = self.data.parts()[split]
         labels = records.image_labels
         image_scores, patch_scores = self.detector.scores(scorer, records.x)
-        maps = None
-        if records.y.any():
-            maps = pixel_maps(patch_scores, image_size=records.x.shape[-1])
+        size = records.x.shape[-1]
+        maps = pixel_maps(patch_scores, image_size=size) if records.y.any() else None
         found = anomaly_metrics(image_scores, maps, labels=labels, masks=records.y)
         if split == "val":
             found["threshold"] = threshold(image_scores[labels == 0])
         if records.site is not None and len(self.data.site_names) > 1:
             names = self.data.site_names
             by_site = grouped_metrics(image_scores, labels, records.site, names)
-            found |= {f"image_auroc/{name}": value for name, value in by_site.items()}
-            spread = fairness(list(by_site.values()))
-            found |= {f"image_auroc/{name}": value for name, value in spread.items()}
+            figures = {**by_site, **fairness(list(by_site.values()))}
+            found |= {f"image_auroc/{name}": value for name, value in figures.items()}
         return found
 
     def finish(self, state: State) -> Evaluation:
@@ -111,28 +112,20 @@ class AnomalyLearner:
         test = self.data.test
         sites = np.zeros(len(test), np.int64) if test.site is None else test.site
         shown = test.subset(one_of_each(test.image_labels, sites))
+        _, patch_scores = self.detector.scores(scorer, shown.x)
         return Evaluation(
             pictures=Pictures(
                 kind="anomaly",
                 images=shown.x,
                 truth=shown.y,
-                found=self._maps(scorer, shown),
+                found=pixel_maps(patch_scores, image_size=shown.x.shape[-1]),
                 titles=[self.data.class_names[label] for label in shown.image_labels],
             )
         )
 
-    def _maps(self, scorer: Scorer, records: Records) -> np.ndarray[Any, Any]:
-        _, patch_scores = self.detector.scores(scorer, records.x)
-        return pixel_maps(patch_scores, image_size=records.x.shape[-1])
-
 
 class AnomalyWork:
-    """A client's half.
-
-    Args:
-        settings: of the detector.
-        noised_by: who adds the noise that protects images, by this client's own settings.
-    """
+    """A client's half; `noised_by` is by this client's own settings."""
 
     def __init__(self, settings: DetectorSettings, *, noised_by: str) -> None:
         self.detector, self.noised_by = Detector(settings), noised_by
@@ -213,12 +206,10 @@ class AnomalyWork:
         size, dimension = work.received[BANK].shape
         if len(work.records) == 0:
             return np.zeros((size, dimension), np.float32)
-        public_map = self.detector.map_of(work.received)
+        public_map, seed = self.detector.map_of(work.received), self.detector.settings.seed
         batches = self.detector.batches(self._as_ordered(work.records.x))
         rows = np.concatenate([public_map(f).reshape(-1, dimension) for f in batches])
-        progress = telling("choosing patches")
-        seed = self.detector.settings.seed
-        chosen = greedy_k_center(rows, size, seed=seed, progress=progress)
+        chosen = greedy_k_center(rows, size, seed=seed, progress=telling("choosing patches"))
         return np.resize(rows[chosen], (size, dimension))
 
     def evaluate(self, received: State, records: Records) -> dict[str, float]:
@@ -233,11 +224,7 @@ class AnomalyWork:
         return found | ({"normal_score": float(normal.mean())} if len(normal) else {})
 
     def _as_ordered(self, images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """This site's images with as many channels as the server's have.
-
-        Raises:
-            ConfigError: for images of another size.
-        """
+        """This site's images with as many channels as the server's have."""
         if not self._built or images.shape[1:] == self._built:
             return images
         if images.shape[2:] != self._built[1:]:

@@ -1,21 +1,62 @@
-"""How well scores tell defects from normal: image and pixel AUROC, and AUPRO at several limits.
+"""From patch scores to scores of images and pixels, and how well those tell defects from normal.
 
-All three are one computation. At a threshold, a score curve gains the weight of a defective item
-and the false-positive rate of the normal ones; one defective item whose score t beats a share of
-the normal ones adds to the area under the curve a ramp that rises where the false-positive rate
-goes from P(normal > t) to P(normal ≥ t). One sort of the normal scores gives every area exactly,
-ties included.
+Image AUROC, pixel AUROC and AUPRO at several limits are one computation. At a threshold, a score
+curve gains the weight of a defective item and the false-positive rate of the normal ones; one
+defective item whose score t beats a share of the normal ones adds to the area under the curve a
+ramp that rises where the false-positive rate goes from P(normal > t) to P(normal ≥ t). One sort of
+the normal scores gives every area exactly, ties included.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from dp_fedmed.learning.anomaly.bank import MemoryBank
+    from dp_fedmed.learning.anomaly.statistics import AnomalyModel
+
+Floats = NDArray[np.float32]
 FPR_LIMITS = (0.01, 0.05, 0.1, 0.3, 1.0)
+
+
+def pixel_maps(patch_scores: Floats, *, image_size: int, blur: float | None = None) -> Floats:
+    """Patch scores (n, grid·grid), row by row, as blurred maps (n, image_size, image_size).
+
+    `blur` is the standard deviation of the Gaussian in pixels; by default 4 at 256 pixels, in
+    proportion at other sizes; 0 leaves it out.
+
+    >>> pixel_maps(np.ones((2, 16), np.float32), image_size=8).round(5).min()
+    np.float32(1.0)
+    """
+    grid = math.isqrt(patch_scores.shape[1])
+    if grid * grid != patch_scores.shape[1]:
+        raise ValueError(f"{patch_scores.shape[1]} patches are not a square grid")
+    maps = torch.from_numpy(np.ascontiguousarray(patch_scores, dtype=np.float32))
+    maps, size = maps.reshape(-1, 1, grid, grid), (image_size, image_size)
+    maps = F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
+    sigma = image_size / 64.0 if blur is None else blur
+    return np.asarray(_blurred(maps, sigma)[:, 0].numpy())
+
+
+def power_mean(patch_scores: NDArray[Any], power: float) -> NDArray[np.float64]:
+    """(mean of sᵖ)^(1/p) over an image's patches: 1 is the mean, infinity the maximum.
+
+    >>> power_mean(np.array([[3.0, 4.0]]), 1.0), power_mean(np.array([[3.0, 4.0]]), np.inf)
+    (array([3.5]), array([4.]))
+    """
+    scores = np.asarray(patch_scores, dtype=np.float64)
+    peak = scores.max(axis=1)
+    if np.isinf(power):
+        return np.asarray(peak)
+    safe = np.maximum(peak, 1e-300)
+    return np.asarray(safe * np.mean((scores / safe[:, None]) ** power, axis=1) ** (1.0 / power))
 
 
 def auroc(scores: NDArray[Any], is_defect: NDArray[Any]) -> float | None:
@@ -39,17 +80,11 @@ def aupro(
     """Area under the per-region overlap up to each limit of the false-positive rate.
 
     It is divided by the limit, so that 1 is perfect. The overlap is the share of a region found,
-    averaged over all regions (8-connected components of the masks), however large they are
+    averaged over all regions (8-connected components of masks above 0), however large they are
     (Bergmann et al. 2021). None without a region or without a normal pixel.
-
-    Args:
-        maps: (n, H, W) scores.
-        masks: (n, H, W), above 0 where there is a defect.
-        limits: false-positive rates in (0, 1].
     """
     marked = masks > 0
-    weights = _region_weights(marked)
-    areas = _areas(maps[~marked], maps[marked], weights[marked], limits)
+    areas = _areas(maps[~marked], maps[marked], _region_weights(marked)[marked], limits)
     return None if areas is None else dict(zip(limits, areas, strict=True))
 
 
@@ -62,12 +97,8 @@ def anomaly_metrics(
 ) -> dict[str, float]:
     """`image_auroc`, `pixel_auroc` and `aupro_<limit>`; what is undefined is left out.
 
-    Args:
-        image_scores: (n,) one score per image.
-        maps: (n, H, W) one score per pixel, or None for the image figure only.
-        labels: (n,) above 0 for defective images.
-        masks: (n, H, W) above 0 for defective pixels. A defective image without one is left out of
-            the pixel figures: where its defect is, nobody knows.
+    Without `maps` (n, H, W), the image figure only. A defective image without a mask is left out of
+    the pixel figures: where its defect is, nobody knows.
 
     >>> one = np.zeros((2, 4, 4)); one[1, 0, 0] = 1
     >>> figures = anomaly_metrics(one.max(axis=(1, 2)), one, labels=np.array([0, 1]), masks=one)
@@ -114,6 +145,24 @@ def threshold(normal_scores: NDArray[Any], *, false_positive_rate: float = 0.05)
     return float(np.quantile(normal_scores, 1.0 - false_positive_rate))
 
 
+def nearest_distance_attack(
+    model: MemoryBank | AnomalyModel, members: NDArray[Any], others: NDArray[Any]
+) -> float:
+    """How well the least patch score tells members from other normal images, as an AUROC.
+
+    Near 1, the model gives away whose features (n, P, channels) it was built from: a memory bank
+    holds members' patches as they are, at distance 0. At 0.5 the attack learns nothing; that proves
+    nothing about other attacks.
+    """
+    least = [model.patch_scores(features).min(axis=1) for features in (members, others)]
+    scores = -np.concatenate(least).astype(np.float64)
+    is_member = np.repeat([True, False], [len(members), len(others)])
+    found = auroc(scores, is_member)
+    if found is None:
+        raise ValueError("the attack needs members and others, at least one of each")
+    return found
+
+
 def _areas(
     normal: NDArray[Any], defective: NDArray[Any], weights: NDArray[Any], limits: Sequence[float]
 ) -> list[float] | None:
@@ -150,3 +199,14 @@ def _region_weights(marked: NDArray[np.bool_]) -> NDArray[np.float64]:
         weights[i] = np.where(marked[i], 1.0 / sizes[regions], 0.0)
         total += count
     return weights / max(1, total)
+
+
+def _blurred(maps: torch.Tensor, sigma: float) -> torch.Tensor:
+    reach = min(math.ceil(3.0 * sigma), maps.shape[-1] - 1)
+    if reach == 0:
+        return maps
+    kernel = torch.exp(-0.5 * (torch.arange(-reach, reach + 1) / sigma) ** 2)
+    kernel = (kernel / kernel.sum()).reshape(1, 1, 1, -1)
+    for pad, shaped in (((reach, reach, 0, 0), kernel), ((0, 0, reach, reach), kernel.mT)):
+        maps = F.conv2d(F.pad(maps, pad, mode="reflect"), shaped)
+    return maps

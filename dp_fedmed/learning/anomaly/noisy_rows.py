@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dp_fedmed.learning.anomaly.bank import MemoryBank
-from dp_fedmed.learning.anomaly.maps import power_mean
-from dp_fedmed.learning.anomaly.public_map import PublicMap
-from dp_fedmed.learning.anomaly.statistics import Floats
+from dp_fedmed.learning.anomaly.metrics import power_mean
+from dp_fedmed.learning.anomaly.statistics import Floats, PublicMap
 from dp_fedmed.privacy.mechanisms.noisy_rows import NoisyRows
 from dp_fedmed.privacy.mechanisms.private_sum import Ints
 from dp_fedmed.privacy.streams.noise import NoiseStream
@@ -31,19 +30,14 @@ def drawn_rows(
 ) -> Ints:
     """Rows before noise: m random patches of each image, each of norm at most 1.
 
-    Args:
-        mechanism: knows m, and bounds the rows.
-        public_map: from backbone features to patches.
-        batches: features (n, P, channels).
-        selection: decides which patches; it must not depend on them.
-        most: a random choice of so many is kept where there are more.
+    `selection` decides which patches of the features (n, P, channels), and must not depend on them;
+    where there are more than `most` rows, a random choice of that many is kept.
 
-    Example:
-        >>> from dp_fedmed.learning.anomaly.public_map import random_map
-        >>> features = [np.ones((5, 9, 8), np.float32)]
-        >>> mechanism = NoisyRows(noise_multiplier=4.0)
-        >>> drawn_rows(mechanism, random_map(8, 4), features, selection=NoiseStream.fresh()).shape
-        (5, 4)
+    >>> from dp_fedmed.learning.anomaly.statistics import random_map
+    >>> features = [np.ones((5, 9, 8), np.float32)]
+    >>> mechanism = NoisyRows(noise_multiplier=4.0)
+    >>> drawn_rows(mechanism, random_map(8, 4), features, selection=NoiseStream.fresh()).shape
+    (5, 4)
     """
     chosen = [np.empty((0, public_map.dimension), np.float32)]
     for features in batches:

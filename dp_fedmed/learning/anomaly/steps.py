@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dp_fedmed.learning.anomaly.coreset import merge_banks
+from dp_fedmed.learning.anomaly.bank import merge_banks
 from dp_fedmed.learning.anomaly.detector import BANK, Detector, packed_state, unpacked_state
 from dp_fedmed.learning.anomaly.statistics import step_of
 from dp_fedmed.learning.server_step import Arrays, SharedModel, State, WeightedMean
@@ -30,12 +30,7 @@ class _Stateless(SharedModel):
 
 
 class StatisticStep(_Stateless):
-    """The next state of a private statistic.
-
-    Args:
-        detector: knows the statistic.
-        noise_std: of the noise in each coordinate of the mean.
-    """
+    """The next state of a private statistic; `noise_std` is in each coordinate of the mean."""
 
     def __init__(self, detector: Detector, noise_std: float) -> None:
         self.detector, self.noise_std = detector, noise_std
@@ -96,8 +91,8 @@ class RowUnion:
         """As many rows as the bank has, far from each other."""
         if not self.banks:
             return None
-        progress = telling("merging banks")
-        return {BANK: merge_banks(self.banks, self.size, seed=self.seed, progress=progress)}
+        said = telling("merging banks")
+        return {BANK: merge_banks(self.banks, self.size, seed=self.seed, progress=said)}
 
 
 class NoisyRowsStep(BankStep):

@@ -101,11 +101,7 @@ def _norms(rows: Tensor) -> Tensor:
 def private_optimizer(
     optimizer: torch.optim.Optimizer, plan: DPSGD, *, records: int
 ) -> KeyedDPOptimizer:
-    """The optimizer of one client's round, with the sensitivity that its noise is scaled to.
-
-    Raises:
-        ValueError: if the sums do not fit onto the grid.
-    """
+    """The optimizer of one client's round, with the sensitivity that its noise is scaled to."""
     plan.require_room(records)
     weights = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
     return KeyedDPOptimizer(

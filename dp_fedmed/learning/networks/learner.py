@@ -19,13 +19,7 @@ from dp_fedmed.learning.networks.local_training import (
     pick_device,
     train_locally,
 )
-from dp_fedmed.learning.networks.state import ModelState
-from dp_fedmed.learning.networks.task import (
-    Task,
-    confusion_matrix,
-    predicted_classes,
-    to_tensors,
-)
+from dp_fedmed.learning.networks.task import Task, confusion_matrix, predictions, to_tensors
 from dp_fedmed.privacy.mechanisms.base import RecordMechanism
 from dp_fedmed.privacy.mechanisms.dp_sgd import DPSGD
 from dp_fedmed.privacy.streams import Purpose, stream
@@ -38,15 +32,36 @@ MOST_CLASSES = 100  # that a confusion matrix is written for
 Build = Callable[[Sequence[int], int], nn.Module]
 
 
-class NetworkLearner:
-    """One network, its task, and the server's records to judge it by.
+class ModelState:
+    """The floating-point tensors of a model as named arrays; integer buffers are never sent.
 
-    Args:
-        build: makes the network.
-        task: its loss and metrics.
-        data: the server's own records.
-        device: where to compute.
+    >>> state = ModelState(nn.Linear(2, 1))
+    >>> sorted(state.read())
+    ['bias', 'weight']
     """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._tensors = {
+            name: tensor.detach()
+            for name, tensor in model.state_dict().items()
+            if tensor.is_floating_point()
+        }
+
+    def read(self) -> State:
+        """The tensors as numpy arrays, in the model's order; on the CPU they share its memory."""
+        return {name: tensor.numpy(force=True) for name, tensor in self._tensors.items()}
+
+    def load(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Copy arrays into the model."""
+        for name, tensor in self._tensors.items():
+            if tensor.device.type == "cpu":
+                np.copyto(tensor.numpy(), state[name])
+            else:
+                tensor.copy_(torch.from_numpy(state[name].copy()))
+
+
+class NetworkLearner:
+    """The server's half: one network, its task, and the server's own records to judge it by."""
 
     def __init__(self, build: Build, task: Task, data: DataSet, *, device: str = "auto") -> None:
         self.task, self.data, self.device = task, data, pick_device(device)
@@ -86,7 +101,8 @@ class NetworkLearner:
 
             return Evaluation(content=compared(self.model, self.data, self.device))
         test, classes = self.data.test, self.data.num_classes
-        predicted = predicted_classes(self.model, test, self.device)
+        found = [logits.argmax(dim=1) for logits, _ in predictions(self.model, test, self.device)]
+        predicted = torch.cat(found).numpy()
         content = None
         if classes <= MOST_CLASSES:
             matrix = confusion_matrix(test.y, predicted, num_classes=classes)
@@ -116,14 +132,9 @@ class NetworkLearner:
 
 
 class NetworkWork:
-    """One network per process; every message brings its weights.
+    """A client's half: one network per process; every message brings its weights.
 
-    Args:
-        build: makes the network.
-        task: its loss and metrics.
-        training: optimizer, batches and steps.
-        seed: of batches and dropout, which are public.
-        device: where to compute.
+    `seed` is that of batches and dropout, which are public.
     """
 
     def __init__(
@@ -170,11 +181,7 @@ class NetworkWork:
         """Nothing to compare: a network's weights would not fit another's."""
 
     def vet(self, mechanism: RecordMechanism, records: Records) -> None:
-        """Try the network with random weights and records, once per process.
-
-        Raises:
-            ConfigError: if its gradients are not one per record.
-        """
+        """Tries the network with random weights and records, once per process."""
         from dp_fedmed.learning.networks.record_check import settle_mode
 
         if not isinstance(mechanism, DPSGD) or self._vetted == mechanism.grad_mode:
@@ -213,6 +220,7 @@ class NetworkWork:
         plan, streams = work.mechanism, work.streams
         if not isinstance(plan, DPSGD) or streams is None:
             raise ValueError("DP-SGD needs a mechanism and secret streams")
+        dropout = stream(self.seed, "dropout", work.name, work.server_round)
         return train_privately(
             self.gradients(plan.grad_mode),
             work.records,
@@ -221,9 +229,7 @@ class NetworkWork:
             batch_stream=lambda step: streams.sampling(Purpose.BATCH, step),
             noise_for=lambda step, exact: streams.noise(Purpose.RECORD_NOISE, exact, step),
             device=self.device,
-            dropout_seed=int(
-                stream(self.seed, "dropout", work.name, work.server_round).integers(2**62)
-            ),
+            dropout_seed=int(dropout.integers(2**62)),
         )
 
     def gradients(self, grad_mode: str) -> PerSampleGradients:

@@ -99,12 +99,10 @@ def make_optimizer(model: nn.Module, config: LocalTraining) -> torch.optim.Optim
     parameters = [p for p in model.parameters() if p.requires_grad]
     decay = config.weight_decay
     if config.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters, lr=config.lr, momentum=config.momentum, weight_decay=decay
-        )
-    if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=config.lr, weight_decay=decay)
-    return torch.optim.AdamW(parameters, lr=config.lr, weight_decay=decay)
+        momentum = config.momentum
+        return torch.optim.SGD(parameters, lr=config.lr, momentum=momentum, weight_decay=decay)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=config.lr, weight_decay=decay)
 
 
 def batches(n: int, config: LocalTraining, rng: np.random.Generator) -> Iterator[torch.Tensor]:
@@ -126,17 +124,13 @@ def pick_device(name: str) -> torch.device:
     >>> pick_device("cpu")
     device(type='cpu')
     """
-    if name != "auto":
-        device = torch.device(name)
-        available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        if not available.get(device.type, True):
-            raise ConfigError(
-                f"training.device={name} is not available on this machine: use "
-                "training.device=auto or training.device=cpu"
-            )
-        return device
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    if torch.backends.mps.is_available():
-        return torch.device("mps")
-    return torch.device("cpu")
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return torch.device(next((kind for kind, is_there in available.items() if is_there), "cpu"))
+    device = torch.device(name)
+    if not available.get(device.type, True):
+        raise ConfigError(
+            f"training.device={name} is not available on this machine: use "
+            "training.device=auto or training.device=cpu"
+        )
+    return device

@@ -38,11 +38,8 @@ class ClippedSum(Protocol):
 
 
 #: What Opacus' hooks and torch itself keep in a module between passes.
-_BOOKKEEPING = frozenset(
-    {
-        *nn.Module().__dict__,
-        *("activations", "max_batch_len", "autograd_grad_sample_hooks", "ft_compute_sample_grad"),
-    }
+_BOOKKEEPING = frozenset(nn.Module().__dict__) | frozenset(
+    ("activations", "max_batch_len", "autograd_grad_sample_hooks", "ft_compute_sample_grad")
 )
 
 
@@ -75,11 +72,7 @@ def _mark(value: object) -> object:
 
 
 def refuse_changed(before: dict[str, object], model: nn.Module) -> None:
-    """Refuse a network that is not what it was before a training pass.
-
-    Raises:
-        NetworkKeepsState: naming what changed.
-    """
+    """Refuses a network that is not what it was before a training pass."""
     after = state_of(model)
     changed = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
     if changed:
@@ -133,12 +126,7 @@ class PerSampleGradients:
         self._clear()
 
     def add(self, optimizer: ClippedSum, x: Tensor, y: Tensor) -> Tensor:
-        """Add the clipped gradients of these records to a sum; returns their losses.
-
-        Raises:
-            RowsNotRecords: naming the layer.
-            NetworkKeepsState: naming what changed.
-        """
+        """Adds the clipped gradients of these records to a sum; returns their losses."""
         try:
             before = state_of(self.model)
             losses, rows = self.rows(x, y)
@@ -168,9 +156,9 @@ class PerSampleGradients:
             return
         layer = name.rpartition(".")[0]
         kind = type(self.model.get_submodule(layer)).__name__
-        count = (
-            f"{len(rows)} gradient rows" if isinstance(rows, Tensor) else "no gradient of its own"
-        )
+        count = "no gradient of its own"
+        if isinstance(rows, Tensor):
+            count = f"{len(rows)} gradient rows"
         raise RowsNotRecords(
             f"layer {layer or name!r} ({kind}) has {count} for a batch of {records} records"
         )

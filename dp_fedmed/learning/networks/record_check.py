@@ -46,7 +46,7 @@ _CPU = torch.device("cpu")
 def settle_mode(
     model: nn.Module, task: Task, x: Tensor, y: Tensor, *, wanted: str, classes: int
 ) -> str:
-    """The mode in which this network's gradients are really per record.
+    """The mode in which this network's gradients are really per record; refused if there is none.
 
     Args:
         model: left as it is.
@@ -54,10 +54,7 @@ def settle_mode(
         x: records of the kind that it will be given; only their shape and type matter.
         y: their targets.
         wanted: `auto` for the first that is right.
-        classes: targets that are integers are below it.
-
-    Raises:
-        ConfigError: naming the layers and the reason, if there is none.
+        classes: integer targets are below it.
     """
     weights = sum(p.numel() for p in model.parameters())
     numbers = range(TRIES if weights < LARGE else 1)
@@ -129,9 +126,9 @@ class _Probe:
         dtype: torch.dtype,
     ) -> None:
         self.task, self.seed = task, 7919 * (number + 1)
-        is_double = dtype is torch.float64
-        self.tolerance = TOLERANCE if is_double else TOLERANCE_FLOAT32
-        self.coupling = COUPLING if is_double else COUPLING_FLOAT32
+        self.tolerance, self.coupling = TOLERANCE, COUPLING
+        if dtype is torch.float32:
+            self.tolerance, self.coupling = TOLERANCE_FLOAT32, COUPLING_FLOAT32
         draw = torch.Generator().manual_seed(self.seed)
         self.model = copy.deepcopy(model).to(_CPU, dtype)
         with torch.no_grad():
@@ -167,11 +164,7 @@ class _Probe:
             ) from error
 
     def refuse_coupled_records(self, size: int) -> None:
-        """No record's loss may change when another record of the batch does.
-
-        Raises:
-            ConfigError: saying by how much one does.
-        """
+        """Refuses a network or loss where a record's loss changes with another record."""
         x, y = self.x[:size], self.y[:size]
         with torch.no_grad():
             before = self.losses(self.copy(), x, y)
@@ -207,17 +200,14 @@ class _Probe:
     @functools.cached_property
     def alone(self) -> list[list[Tensor]]:
         """Each record's gradient by plain autograd, with nothing else in the batch."""
-        return [self._alone(number) for number in range(max(BATCHES))]
-
-    def _alone(self, number: int) -> list[Tensor]:
-        model = self.copy()
-        weights = [p for p in model.parameters() if p.requires_grad]
-        one = slice(number, number + 1)
-        loss = self.losses(model, self.x[one], self.y[one]).sum()
-        found = torch.autograd.grad(loss, weights, allow_unused=True)
-        return [
-            torch.zeros_like(w) if g is None else g for w, g in zip(weights, found, strict=True)
-        ]
+        found = []
+        for n in range(max(BATCHES)):
+            model = self.copy()
+            weights = [p for p in model.parameters() if p.requires_grad]
+            loss = self.losses(model, self.x[n : n + 1], self.y[n : n + 1]).sum()
+            own = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
+            found.append(list(own))
+        return found
 
     def has_gradients(self) -> bool:
         """Whether there is anything to compare."""
@@ -238,9 +228,9 @@ class _Probe:
         return None
 
     def _refuse_randomness(self, mode: str) -> None:
-        """Random numbers come from torch, and are the same for all records, or there are none.
+        """Refuses random numbers that are not torch's, or that differ by place in the batch.
 
-        Drawn by place in a batch, as in hooks, one record more shifts everybody's.
+        Drawn by place, as in hooks, one record more shifts everybody's.
         """
         model = self.copy()
         others = _other_generators()
@@ -260,18 +250,16 @@ class _Probe:
         size = len(alone)
         x, y = self.x[:size], self.y[:size]
         gradients = PerSampleGradients(self.copy(), self.task, mode)
-        optimizer = KeyedDPOptimizer(
-            torch.optim.SGD(gradients.parameters, lr=0.0),
-            DPSGD(
-                noise_multiplier=1.0,
-                max_grad_norm=limit,
-                sample_rate=1.0,
-                steps=1,
-                grad_mode=mode,
-                physical_batch_size=size,
-            ),
-            expected_batch_size=size,
+        plan = DPSGD(
+            noise_multiplier=1.0,
+            max_grad_norm=limit,
+            sample_rate=1.0,
+            steps=1,
+            grad_mode=mode,
+            physical_batch_size=size,
         )
+        steps = torch.optim.SGD(gradients.parameters, lr=0.0)
+        optimizer = KeyedDPOptimizer(steps, plan, expected_batch_size=size)
         optimizer.start_sum()
         seed_dropout(self.seed, _CPU)
         before = state_of(gradients.model)

@@ -21,11 +21,12 @@ class Segmentation(Task):
 
     def record_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Pixel cross entropy, soft Dice, or their sum, of each image by itself."""
-        if self.objective == "cross_entropy":
-            return pixel_cross_entropy(logits, targets)
         if self.objective == "soft_dice":
             return soft_dice(logits, targets)
-        return pixel_cross_entropy(logits, targets) + soft_dice(logits, targets)
+        pixels = F.cross_entropy(logits, targets, reduction="none").flatten(1).mean(dim=1)
+        if self.objective == "cross_entropy":
+            return pixels
+        return pixels + soft_dice(logits, targets)
 
     def evaluate(
         self, model: nn.Module, records: Records, device: torch.device
@@ -40,11 +41,6 @@ class Segmentation(Task):
             sums += torch.stack([losses.double().sum(), dice.sum(), iou.sum()])
         loss, dice_mean, iou_mean = (sums / len(records)).tolist()
         return {"loss": loss, "dice": dice_mean, "iou": iou_mean}
-
-
-def pixel_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross entropy over the pixels of each image."""
-    return F.cross_entropy(logits, targets, reduction="none").flatten(1).mean(dim=1)
 
 
 def soft_dice(logits: Tensor, targets: Tensor) -> Tensor:

@@ -90,14 +90,6 @@ def predictions(
             yield model(to_input(inputs[part].to(device))).cpu(), targets[part]
 
 
-def predicted_classes(
-    model: nn.Module, records: Records, device: torch.device
-) -> NDArray[np.int64]:
-    """The class that a model gives each record, or each pixel."""
-    found = [logits.argmax(dim=1) for logits, _ in predictions(model, records, device)]
-    return np.asarray(torch.cat(found).numpy(), dtype=np.int64)
-
-
 def confusion_matrix(
     truth: NDArray[Any], predicted: NDArray[Any], *, num_classes: int
 ) -> NDArray[np.int64]:

@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from dp_fedmed.learning.anomaly.public_map import random_map
+from dp_fedmed.learning.anomaly.statistics import random_map
+from dp_fedmed.privacy.mechanisms.base import gaussian_std
+from dp_fedmed.privacy.mechanisms.statistic import BOUND
 
 CHANNELS, DIMENSION = 12, 6
 
@@ -51,4 +53,19 @@ def fitted(statistic, data, noise=0.0, seed=0):
         total, count = statistic.total([data], state)
         total = total + noise * rng(seed).standard_normal(len(total))
         state = statistic.update(state, total / count, noise_std=noise / count)
+    return state
+
+
+def release(statistic, clients, *, noise_multiplier, streams):
+    """All steps with one noise on the sum over all clients: what a federation does, in one place.
+
+    `clients` are each client's features (n_i, P, channels); each step takes a stream of its own.
+    """
+    state = statistic.initial_state()
+    count = sum(len(features) for features in clients)
+    for stream in streams[: statistic.num_steps]:
+        total = np.sum([statistic.total([features], state)[0] for features in clients], axis=0)
+        std = gaussian_std(noise_multiplier=noise_multiplier, sensitivity=BOUND)
+        noise = stream.normal(total.shape, std=std)
+        state = statistic.update(state, (total + noise) / count, noise_std=std / count)
     return state

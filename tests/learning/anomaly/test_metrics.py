@@ -1,15 +1,29 @@
+"""Maps of pixels, figures of scores, and the attack on anomaly models."""
+
 import time
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.ndimage import label
 from sklearn.metrics import roc_auc_score
 
-from dp_fedmed.learning.anomaly.metrics import FPR_LIMITS, anomaly_metrics, aupro, auroc
+from dp_fedmed.learning.anomaly import (
+    MemoryBank,
+    pixel_maps,
+)
+from dp_fedmed.learning.anomaly.metrics import (
+    FPR_LIMITS,
+    anomaly_metrics,
+    aupro,
+    auroc,
+    nearest_distance_attack,
+)
+from tests.learning.anomaly.patches import images
 
 
-def rng(seed):
+def rng(seed=0):
     return np.random.Generator(np.random.Philox(seed))
 
 
@@ -124,3 +138,43 @@ def test_two_hundred_large_maps_take_seconds():
     started = time.process_time()
     aupro(maps, masks)
     assert time.process_time() - started < 5.0
+
+
+def test_maps_put_the_heat_where_the_patch_is():
+    scores = np.zeros((1, 64), np.float32)
+    scores[0, 8 * 2 + 6] = 1.0
+    maps = pixel_maps(scores, image_size=64)
+    assert maps.shape == (1, 64, 64)
+    row, column = np.unravel_index(maps[0].argmax(), (64, 64))
+    assert 16 <= row < 24
+    assert 48 <= column < 56
+
+
+def test_blur_spreads_and_keeps_the_level():
+    scores = rng().random((2, 64)).astype(np.float32)
+    sharp, soft = (pixel_maps(scores, image_size=32, blur=blur) for blur in (0.0, 4.0))
+    assert soft.std() < sharp.std()
+    assert soft.mean() == pytest.approx(sharp.mean(), rel=0.1)
+
+
+def test_patches_that_are_no_square_are_refused():
+    with pytest.raises(ValueError, match="square"):
+        pixel_maps(np.zeros((1, 60), np.float32), image_size=32)
+
+
+def test_a_bank_gives_away_who_is_in_it():
+    members, others = images(10, seed=1), images(10, seed=2)
+    bank = MemoryBank(members.reshape(-1, members.shape[-1]))
+    assert nearest_distance_attack(bank, members, others) == pytest.approx(1.0)
+
+
+def test_a_model_that_scores_all_alike_gives_nothing_away():
+    flat = SimpleNamespace(patch_scores=lambda features: np.ones(features.shape[:2]))
+    assert nearest_distance_attack(flat, images(5, seed=1), images(9, seed=2)) == 0.5
+
+
+def test_it_needs_both():
+    members = images(5)
+    bank = MemoryBank(members.reshape(-1, members.shape[-1]))
+    with pytest.raises(ValueError, match="members and others"):
+        nearest_distance_attack(bank, members, members[:0])

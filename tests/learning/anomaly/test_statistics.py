@@ -5,7 +5,7 @@ import pytest
 
 from dp_fedmed.learning.anomaly.dp_gaussian import DPGaussian
 from dp_fedmed.learning.anomaly.dp_prototypes import DPPrototypes
-from dp_fedmed.learning.anomaly.statistics import packed, step_of, unpacked
+from dp_fedmed.learning.anomaly.statistics import fit_public_map, packed, step_of, unpacked
 from tests.learning.anomaly.patches import (
     anchors,
     fitted,
@@ -19,8 +19,7 @@ BOUND = 1.0  # what the accountant holds one image's part of a sum for
 
 
 STATISTICS = {
-    "gaussian, 1 step": lambda: DPGaussian(public_map(), num_steps=1),
-    "gaussian, 2 steps": lambda: DPGaussian(public_map(), num_steps=2),
+    "gaussian": lambda: DPGaussian(public_map()),
     "gaussian, small radius": lambda: DPGaussian(public_map(), radius=1e-3),
     "prototypes": lambda: DPPrototypes(public_map(), anchors(), num_steps=3),
     "prototypes, small radius": lambda: DPPrototypes(public_map(), anchors(), radius=1e-3),
@@ -105,7 +104,7 @@ def test_models_score_whatever_the_noise_was(statistic, noise):
     assert np.isfinite(model.image_scores(scores)).all()
 
 
-@pytest.mark.parametrize("name", ["gaussian, 1 step", "gaussian, 2 steps", "prototypes"])
+@pytest.mark.parametrize("name", ["gaussian", "prototypes"])
 def test_strange_patches_score_higher(name):
     statistic = STATISTICS[name]()
     model = statistic.model(fitted(statistic, images(200), noise=0.6))
@@ -129,7 +128,6 @@ def test_packing_keeps_the_norm_and_comes_back():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: DPGaussian(public_map(), num_steps=3),
         lambda: DPGaussian(public_map(), radius=0.0),
         lambda: DPPrototypes(public_map(), np.zeros((3, 2))),
         lambda: DPPrototypes(public_map(), anchors(), count_share=1.0),
@@ -140,7 +138,7 @@ def test_settings_without_sense_are_refused(make):
         make()
 
 
-@pytest.mark.parametrize("name", ["gaussian, 1 step", "prototypes", "prototypes, small radius"])
+@pytest.mark.parametrize("name", ["gaussian", "prototypes", "prototypes, small radius"])
 def test_the_proof_holds_before_clipping(name):
     """Clipping then changes nothing, and biases nothing."""
     statistic = STATISTICS[name]()
@@ -148,3 +146,18 @@ def test_the_proof_holds_before_clipping(name):
     for state in states(statistic, images()):
         vectors = statistic._vectors(patches, state)
         assert np.linalg.norm(vectors, axis=1).max() <= 1.0 + 1e-12
+
+
+def test_public_maps_give_the_unit_ball():
+    fitted_map = fit_public_map(images(20, seed=8), 4)
+    for made in (public_map(), fitted_map):
+        mapped = made(np.stack(hostile())).astype(np.float64)
+        assert np.isfinite(mapped).all()
+        assert np.linalg.norm(mapped, axis=2).max() <= 1.0
+
+
+def test_a_public_map_looks_at_public_images_only():
+    one, two = (fit_public_map(images(20, seed=8), 4) for _ in range(2))
+    assert np.array_equal(one.matrix, two.matrix)
+    with pytest.raises(ValueError, match="dimension=13"):
+        fit_public_map(images(20), 13)

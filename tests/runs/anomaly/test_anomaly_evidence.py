@@ -13,8 +13,7 @@ from safetensors.numpy import load_file
 from dp_fedmed.config import Config
 from dp_fedmed.data import Records, in_proportion
 from dp_fedmed.launch import run_federation
-from dp_fedmed.learning.anomaly.feature_cache import FeatureCache
-from dp_fedmed.learning.anomaly.features import PatchFeatures
+from dp_fedmed.learning.anomaly.features import FeatureCache, PatchFeatures
 from dp_fedmed.learning.fairness import fairness
 
 

@@ -1,4 +1,4 @@
-"""Classifiers: shapes, and layers that DP-SGD accepts."""
+"""Networks: shapes, and layers that DP-SGD accepts."""
 
 from __future__ import annotations
 
@@ -26,3 +26,11 @@ def test_resnet18_takes_large_and_coloured_images() -> None:
     config = ModelConfig(_target_="dp_fedmed.models.resnet18")
     for shape in ((3, 64, 64), (1, 64, 64)):
         assert build_model(config, input_shape=shape, num_classes=2, seed=0)
+
+
+@pytest.mark.parametrize("size", [(16, 16), (17, 23), (31, 12)])
+def test_unet_keeps_any_image_size(size: tuple[int, int]) -> None:
+    config = ModelConfig(_target_="dp_fedmed.models.UNet", args={"channels": [4, 8, 16]})
+    model = build_model(config, input_shape=(1, *size), num_classes=2, seed=0)
+    assert model(torch.zeros(2, 1, *size)).shape == (2, 2, *size)
+    assert layer_problems(model) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dp_fedmed.config import compose
-from dp_fedmed.sweeps.jobs import with_workers
+from dp_fedmed.sweeps.running import with_workers
 
 
 def test_the_last_jobs_use_idle_cores_unless_settings_or_threads_forbid() -> None:
