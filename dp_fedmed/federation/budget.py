@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dp_fedmed.privacy import History, PrivacyEvent
-from dp_fedmed.privacy.accounting.history import Method, most_repeats
+from dp_fedmed.privacy.accounting.history import (
+    BOUNDED_BY_RDP,
+    Method,
+    most_repeats,
+    quickest_first,
+)
 
 #: With more different clients than this, RDP calibrates each of them: PLD takes a second for ten.
 MOST_TIGHT = 32
@@ -59,12 +64,12 @@ class Question:
 class RoundBudget:
     """Answers how many rounds fit, and remembers: never more than the accountant in force allows.
 
-    RDP, which bounds the other accountants, is asked first; then the one in force about the whole
+    RDP is asked first where it bounds the accountant in force; then that one about the whole
     plan, and only then about a single number of rounds.
     """
 
     def __init__(self, method: Method) -> None:
-        self._methods: dict[Method, None] = {"rdp": None, method: None}
+        self._methods = quickest_first(method)
         self._known: dict[object, tuple[int, int]] = {}  # rounds that fit, and that do not
 
     def fits(self, asked: Question, rounds: int) -> bool:
@@ -101,7 +106,7 @@ def bounded_epsilons(
     rows = {name: tuple(history.rows()) for name, history in histories.items()}
     different = {rows[name]: history for name, history in histories.items()}
     slow = sum(not history.is_full for history in different.values())
-    own = method == "rdp" or slow <= (MOST_AT_THE_END if exact else MOST_EACH_ROUND)
+    own = method not in BOUNDED_BY_RDP or slow <= (MOST_AT_THE_END if exact else MOST_EACH_ROUND)
     by_rows = {
         key: history.epsilon(delta=delta, method=method if own or history.is_full else "rdp")
         for key, history in different.items()

@@ -305,10 +305,9 @@ def _groups(
 
 
 def _methods(config: Config, *, fast: bool, shown: bool, binds: bool) -> list[Method]:
-    """The accountants that are worth asking: RDP, and one that is tighter and slower."""
-    is_tight = config.privacy.accountant is AccountantName.tight
-    tighter: Method = "tight" if is_tight else "pld"
-    return ["rdp", tighter] if binds or (shown and not fast) else ["rdp"]
+    """The accountants that are worth asking: RDP, and the one in force or PLD."""
+    by = config.privacy.accountant.value
+    return ["rdp", "pld" if by == "rdp" else by] if binds or (shown and not fast) else ["rdp"]
 
 
 def _need(group: Group) -> tuple[float, float]:
