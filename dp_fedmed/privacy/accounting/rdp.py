@@ -48,12 +48,7 @@ def sampled_gaussian_rdp(*, noise_multiplier: float, sample_rate: float) -> Arra
     ``noise_multiplier``. Exact up to an inflation of 1e-10, after Mironov, Talwar & Zhang 2019,
     "Rényi differential privacy of the sampled Gaussian mechanism".
 
-    Args:
-        noise_multiplier: σ, the noise's standard deviation over the sensitivity.
-        sample_rate: q in (0, 1], each unit's own chance to take part.
-
-    Returns:
-        A read-only array, aligned with ``ORDERS``.
+    The array is read-only and aligned with ``ORDERS``.
 
     Example:
         >>> rdp = sampled_gaussian_rdp(noise_multiplier=2.0, sample_rate=1.0)
@@ -70,12 +65,8 @@ def without_replacement_rdp(*, noise_multiplier: float, sample_rate: float) -> A
     with σ/2; the amplification is Theorem 9 of Wang, Balle & Kasiviswanathan 2019. Using the
     Poisson formula here would under-report. The unamplified Gaussian caps the bound.
 
-    Args:
-        noise_multiplier: σ relative to the clipping norm C (not to the sensitivity 2C).
-        sample_rate: k/n.
-
-    Returns:
-        A read-only array, aligned with ``ORDERS``.
+    Here σ is relative to the clipping norm C (not to the sensitivity 2C), and q is k/n. The array
+    is read-only and aligned with ``ORDERS``.
     """
     return _without_replacement_rdp(float(noise_multiplier), float(sample_rate))
 

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 from dp_fedmed import assemble
 from dp_fedmed.config import Config, SamplerName, TaskKind
 from dp_fedmed.federation import sampling
-from dp_fedmed.federation.budget import Question, RoundBudget
+from dp_fedmed.federation.run_account import Question, RoundBudget
 from dp_fedmed.launch import run_federation
 from dp_fedmed.learning.networks import task as base
 from dp_fedmed.privacy import History, PrivacyAccountant, PrivacyEvent, calibrate
