@@ -18,6 +18,7 @@ from dp_fedmed.privacy import _validate
 from dp_fedmed.privacy.accounting.events import Adjacency, PrivacyEvent, Unit
 from dp_fedmed.privacy.accounting.gaussian import gaussian_sigma
 from dp_fedmed.privacy.streams.noise import NoiseStream
+from dp_fedmed.privacy.toolbox.discrete import discrete_laplace
 
 Calibration = Literal["analytic", "classic"]
 
@@ -369,48 +370,3 @@ def _nearest_multiple(value: float, exponent: int) -> int:
 def _times_power_of_two(number: int, exponent: int) -> float:
     """Exact product, rounded once, for integers of any size."""
     return number / (1 << -exponent) if exponent < 0 else float(number << exponent)
-
-
-def discrete_laplace(
-    rng: np.random.Generator, *, numerator: int, denominator: int, size: int
-) -> list[int]:
-    """Integers X with P(X = x) ∝ exp(−|x|·denominator/numerator), drawn without rounding.
-
-    Algorithm 2 of Canonne, Kamath & Steinke 2020, "The discrete Gaussian for differential
-    privacy".
-    """
-    return [_one(rng, numerator, denominator) for _ in range(size)]
-
-
-def _one(rng: np.random.Generator, t: int, s: int) -> int:
-    while True:
-        u = _below(rng, t)
-        if not _bernoulli_exp(rng, u, t):
-            continue
-        v = 0
-        while _bernoulli_exp(rng, 1, 1):
-            v += 1
-        y = (u + t * v) // s
-        negative = bool(_below(rng, 2))
-        if negative and y == 0:
-            continue
-        return -y if negative else y
-
-
-def _bernoulli_exp(rng: np.random.Generator, numerator: int, denominator: int) -> bool:
-    """True with probability exp(−numerator/denominator), for a ratio of at most 1."""
-    k = 1
-    while _below(rng, denominator * k) < numerator:
-        k += 1
-    return k % 2 == 1
-
-
-def _below(rng: np.random.Generator, bound: int) -> int:
-    """Uniform integer in [0, bound), for bounds of any size, by rejection."""
-    if bound <= 2**62:
-        return int(rng.integers(bound))
-    bits = (bound - 1).bit_length()
-    while True:
-        value = int.from_bytes(rng.bytes((bits + 7) // 8), "little") & ((1 << bits) - 1)
-        if value < bound:
-            return value

@@ -14,7 +14,7 @@ from dp_fedmed.privacy import (
     NoiseStream,
     RandomizedResponse,
 )
-from dp_fedmed.privacy.toolbox.mechanisms import _nearest_multiple, discrete_laplace
+from dp_fedmed.privacy.toolbox.mechanisms import _nearest_multiple
 
 GOOD = {"epsilon": 1.0, "delta": 1e-5, "sensitivity": 1.0}
 
@@ -222,22 +222,3 @@ def test_exponential_mechanism_keeps_its_ratio_and_its_frequencies(monotonic):
     assert stats.chisquare(counts, mechanism.probabilities(utilities) * 4000).pvalue > 1e-3
     with pytest.raises(ValueError, match="at least one option"):
         mechanism.select([])
-
-
-def test_discrete_laplace_follows_its_law():
-    rng = NoiseStream.from_public_seed(5).generator
-    draws = np.array(discrete_laplace(rng, numerator=3, denominator=2, size=20_000))
-    decay = math.exp(-2 / 3)
-    values = np.arange(-6, 7)
-    expected = (1 - decay) / (1 + decay) * decay ** np.abs(values)
-    observed = [(draws == v).sum() for v in values]
-    rest = len(draws) - sum(observed)
-    frequencies = np.append(expected, 1 - expected.sum()) * len(draws)
-    assert stats.chisquare([*observed, rest], frequencies).pvalue > 1e-3
-
-
-def test_discrete_laplace_takes_scales_beyond_64_bits():
-    rng = NoiseStream.from_public_seed(6).generator
-    scale = 2**100
-    draws = [d / scale for d in discrete_laplace(rng, numerator=scale, denominator=1, size=3000)]
-    assert stats.kstest(draws, "laplace").pvalue > 1e-3
