@@ -11,7 +11,13 @@ from dp_fedmed.federation.charges import Charge
 from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
 from dp_fedmed.privacy import History, PrivacyAccountant, PrivacyEvent
 from dp_fedmed.privacy.accounting.events import Level, Unit
-from dp_fedmed.privacy.accounting.history import Method, Row, most_repeats
+from dp_fedmed.privacy.accounting.history import (
+    BOUNDED_BY_RDP,
+    Method,
+    Row,
+    most_repeats,
+    quickest_first,
+)
 
 
 class RunAccount:
@@ -304,12 +310,12 @@ class Question:
 class RoundBudget:
     """Answers how many rounds fit, and remembers: never more than the accountant in force allows.
 
-    RDP, which bounds the other accountants, is asked first; then the one in force about the whole
+    RDP is asked first where it bounds the accountant in force; then that one about the whole
     plan, and only then about a single number of rounds.
     """
 
     def __init__(self, method: Method) -> None:
-        self._methods: dict[Method, None] = {"rdp": None, method: None}
+        self._methods = quickest_first(method)
         self._known: dict[object, tuple[int, int]] = {}  # rounds that fit, and that do not
 
     def fits(self, asked: Question, rounds: int) -> bool:
@@ -346,7 +352,7 @@ def bounded_epsilons(
     rows = {name: tuple(history.rows()) for name, history in histories.items()}
     different = {rows[name]: history for name, history in histories.items()}
     slow = sum(not history.is_full for history in different.values())
-    own = method == "rdp" or slow <= (MOST_AT_THE_END if exact else MOST_EACH_ROUND)
+    own = method not in BOUNDED_BY_RDP or slow <= (MOST_AT_THE_END if exact else MOST_EACH_ROUND)
     by_rows = {
         key: history.epsilon(delta=delta, method=method if own or history.is_full else "rdp")
         for key, history in different.items()

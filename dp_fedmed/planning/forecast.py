@@ -24,7 +24,7 @@ from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.planning.plan import make_plan, make_sampler, round_shape, with_accountant
 from dp_fedmed.privacy import History, PrivacyEvent
 from dp_fedmed.privacy.accounting.events import Level
-from dp_fedmed.privacy.accounting.history import Method, most_repeats
+from dp_fedmed.privacy.accounting.history import BOUNDED_BY_RDP, Method, most_repeats
 from dp_fedmed.privacy.mechanisms.adaptive_clipping import split_noise
 
 #: Up to so many different clients are shown, and accounted by PLD, one by one.
@@ -226,7 +226,7 @@ def _planned(
     def made(config: Config, records: Mapping[str, int]) -> PrivacyPlan:
         return make_plan(config, records=records, sampler=sampler, is_private=is_private)
 
-    by_pld = config.privacy.accountant is not AccountantName.rdp
+    by_pld = config.privacy.accountant in BOUNDED_BY_RDP
     calibrates = config.privacy.sample.noise_multiplier is None
     records_count = config.privacy.style.protects_records
     sizes = {size for size in records.values() if size > 0 and round_shape(config, size)[0] < 1.0}
@@ -305,10 +305,9 @@ def _groups(
 
 
 def _methods(config: Config, *, fast: bool, shown: bool, binds: bool) -> list[Method]:
-    """The accountants that are worth asking: RDP, and one that is tighter and slower."""
-    is_tight = config.privacy.accountant is AccountantName.tight
-    tighter: Method = "tight" if is_tight else "pld"
-    return ["rdp", tighter] if binds or (shown and not fast) else ["rdp"]
+    """The accountants that are worth asking: RDP, and the one in force or PLD."""
+    by = config.privacy.accountant.value
+    return ["rdp", "pld" if by == "rdp" else by] if binds or (shown and not fast) else ["rdp"]
 
 
 def _need(group: Group) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from dp_fedmed.config import Config, SamplerName, TaskKind
 from dp_fedmed.planning.forecast import Forecast, Spending, forecast, rounds_within
 from dp_fedmed.privacy import calibrate, compute_noise_multiplier
 from dp_fedmed.privacy.accounting.events import Level
-from dp_fedmed.privacy.accounting.history import Method
+from dp_fedmed.privacy.accounting.history import BOUNDED_BY_RDP, Method
 
 OTHER_TARGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
 OTHER_NOISES = (0.5, 0.75, 1.0, 1.5, 2.0)
@@ -41,7 +41,8 @@ class Allowance:
 def allowance(spent: Spending, method: Method) -> Allowance:
     """Other noises for this target, and other targets for these rounds."""
     rounds: dict[float, int] = {}
-    if spent.sample_rate < 1.0:  # PLD has a closed form where everybody takes part, else it is slow
+    # PLD has a closed form where everybody takes part, else it is slow.
+    if spent.sample_rate < 1.0 and method in BOUNDED_BY_RDP:
         method = "rdp"
     if spent.target is not None:
         for factor in OTHER_NOISES:

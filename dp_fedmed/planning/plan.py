@@ -22,6 +22,7 @@ from dp_fedmed.privacy import (
     compute_noise_multiplier,
 )
 from dp_fedmed.privacy.accounting.events import Adjacency, Level, record_event
+from dp_fedmed.privacy.accounting.history import BOUNDED_BY_RDP
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +197,8 @@ def _sample_sigmas(
     """Each client's σ; clients that are alike in q, T and the past are calibrated once."""
     found: dict[object, float] = {}
     sigmas = {}
-    if len({shape for shape in shapes.values() if shape[0] < 1.0}) > MOST_TIGHT:
+    sampled = {shape for shape in shapes.values() if shape[0] < 1.0}
+    if len(sampled) > MOST_TIGHT and config.privacy.accountant in BOUNDED_BY_RDP:
         # An upper bound of what the enforcing accountant gives, so never too little noise.
         config = with_accountant(config, AccountantName.rdp)
     for name, (q, steps) in shapes.items():

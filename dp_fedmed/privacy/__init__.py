@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from dp_fedmed.privacy.accounting.group import group_epsilon as group_epsilon
     from dp_fedmed.privacy.accounting.group import mixed_epsilon as mixed_epsilon
     from dp_fedmed.privacy.accounting.history import History as History
-    from dp_fedmed.privacy.accounting.history import compose_advanced as compose_advanced
-    from dp_fedmed.privacy.accounting.history import compose_basic as compose_basic
     from dp_fedmed.privacy.accounting.odds import guess_probability as guess_probability
     from dp_fedmed.privacy.mechanisms.clipping import clip_l2 as clip_l2
     from dp_fedmed.privacy.mechanisms.clipping import clip_l2_rows as clip_l2_rows
@@ -46,18 +44,20 @@ if TYPE_CHECKING:
     from dp_fedmed.privacy.streams.noise import Purpose as Purpose
     from dp_fedmed.privacy.streams.noise import StreamId as StreamId
     from dp_fedmed.privacy.streams.noise import public_digest as public_digest
+    from dp_fedmed.privacy.toolbox.accountants import (
+        ExpenditureAccountant as ExpenditureAccountant,
+    )
+    from dp_fedmed.privacy.toolbox.accountants import StepAccountant as StepAccountant
+    from dp_fedmed.privacy.toolbox.accountants import compose_advanced as compose_advanced
+    from dp_fedmed.privacy.toolbox.accountants import compose_basic as compose_basic
     from dp_fedmed.privacy.toolbox.embedding_sanitizer import DPConfig as DPConfig
     from dp_fedmed.privacy.toolbox.embedding_sanitizer import (
         EmbeddingSanitizer as EmbeddingSanitizer,
-    )
-    from dp_fedmed.privacy.toolbox.expenditure_accountant import (
-        ExpenditureAccountant as ExpenditureAccountant,
     )
     from dp_fedmed.privacy.toolbox.mechanisms import ExponentialMechanism as ExponentialMechanism
     from dp_fedmed.privacy.toolbox.mechanisms import GaussianMechanism as GaussianMechanism
     from dp_fedmed.privacy.toolbox.mechanisms import LaplaceMechanism as LaplaceMechanism
     from dp_fedmed.privacy.toolbox.mechanisms import RandomizedResponse as RandomizedResponse
-    from dp_fedmed.privacy.toolbox.step_accountant import StepAccountant as StepAccountant
     from dp_fedmed.privacy.toolbox.zcdp import epsilon_to_rho as epsilon_to_rho
     from dp_fedmed.privacy.toolbox.zcdp import gaussian_rho as gaussian_rho
     from dp_fedmed.privacy.toolbox.zcdp import rho_to_epsilon as rho_to_epsilon
@@ -77,19 +77,23 @@ _HOME = {
     "accounting.events": ("PrivacyEvent",),
     "accounting.gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_sigma"),
     "accounting.group": ("chained_epsilon", "group_epsilon", "mixed_epsilon"),
-    "accounting.history": ("History", "compose_advanced", "compose_basic"),
+    "accounting.history": ("History",),
     "accounting.odds": ("guess_probability",),
     "mechanisms.clipping": ("clip_l2", "clip_l2_rows"),
     "streams.noise": ("NoiseKey", "NoiseStream", "Purpose", "StreamId", "public_digest"),
+    "toolbox.accountants": (
+        "ExpenditureAccountant",
+        "StepAccountant",
+        "compose_advanced",
+        "compose_basic",
+    ),
     "toolbox.embedding_sanitizer": ("DPConfig", "EmbeddingSanitizer"),
-    "toolbox.expenditure_accountant": ("ExpenditureAccountant",),
     "toolbox.mechanisms": (
         "ExponentialMechanism",
         "GaussianMechanism",
         "LaplaceMechanism",
         "RandomizedResponse",
     ),
-    "toolbox.step_accountant": ("StepAccountant",),
     "toolbox.zcdp": ("epsilon_to_rho", "gaussian_rho", "rho_to_epsilon", "rho_to_sigma"),
 }
 __getattr__, __dir__, __all__ = lazily(__name__, _HOME)

@@ -76,12 +76,8 @@ def epsilon_lower_bound(
 ) -> float:
     """The largest ε that so many right guesses refute; 0 if they refute none.
 
-    Args:
-        canaries: m.
-        guesses: r, fixed before a score was seen.
-        correct: v.
-        delta: δ that the release is claimed with.
-        confidence: one minus the chance of refuting a true claim.
+    ``guesses`` must be fixed before a score was seen; ``confidence`` is one minus the chance of
+    refuting a true claim.
 
     Example:
         The paper's own: 75 of 100 guesses among 1000 canaries.
@@ -127,11 +123,6 @@ class Guesses:
 
 def count_correct(scores: ArrayLike, coins: ArrayLike, guesses: Guesses) -> int:
     """Right guesses, when the highest scores are guessed to be in and the lowest out.
-
-    Args:
-        scores: one per canary; higher speaks for its being in the data.
-        coins: one per canary, true where it was.
-        guesses: how many of each kind.
 
     Example:
         >>> count_correct([3.0, -2.0, 0.1, 0.2], [True, False, False, True],

@@ -224,7 +224,7 @@ def _label(group: Group) -> str:
 
 
 def _tighter(made: Forecast) -> str:
-    return "ε tight" if made.method == "tight" else "ε PLD"
+    return "ε PLD" if made.method in ("rdp", "pld") else f"ε {made.method}"
 
 
 def _epsilons(spent: Spending) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from dp_fedmed.errors import BudgetRefused, ServerRefused
 from dp_fedmed.privacy import History, PrivacyEvent, mixed_epsilon
 from dp_fedmed.privacy.accounting.events import record_event
-from dp_fedmed.privacy.accounting.history import Method
+from dp_fedmed.privacy.accounting.history import Method, quickest_first
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.mechanisms.base import RecordMechanism
 from dp_fedmed.privacy.streams.keys import MacKey
@@ -70,14 +70,13 @@ class _Spending:
         (self.replaced if event.adjacency == "replace_one" else self.removed).add(event)
 
     def within(self, event: PrivacyEvent, most: float, delta: float, method: Method) -> bool:
-        """Whether one more round fits; RDP, which bounds PLD and is quicker, is asked first."""
+        """Whether one more round fits."""
         after = _Spending(self.removed.plus(), self.replaced.plus())
         after.add(event)
-        methods: dict[Method, None] = {"rdp": None, method: None}
         return any(
             mixed_epsilon(after.removed, after.replaced, delta=delta, method=each)
             <= most * (1 + 1e-9)
-            for each in methods
+            for each in quickest_first(method)
         )
 
 

@@ -21,7 +21,7 @@ from dp_fedmed.privacy.accounting.charges import (
 )
 from dp_fedmed.privacy.accounting.events import UNITS, PrivacyEvent, Unit
 from dp_fedmed.privacy.accounting.history import (
-    METHODS,
+    ACCOUNTANTS,
     History,
     Method,
     Row,
@@ -80,8 +80,7 @@ class PrivacyAccountant:
             "record": budget,
             "client": budget if user_budget is None else user_budget,
         }
-        _validate.choice("method", method, METHODS)
-        self._method: Method = method
+        self._method = _validate.choice("method", method, tuple(ACCOUNTANTS))
         self._clear()
 
     def _clear(self) -> None:

@@ -9,19 +9,27 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 
 from dp_fedmed.privacy import _validate
 from dp_fedmed.privacy.accounting.events import PrivacyEvent
 from dp_fedmed.privacy.accounting.gaussian import gaussian_sigma
-from dp_fedmed.privacy.accounting.history import METHODS, History, Method, most_repeats
+from dp_fedmed.privacy.accounting.history import (
+    ACCOUNTANTS,
+    BOUNDED_BY_RDP,
+    History,
+    Method,
+    most_repeats,
+)
 from dp_fedmed.privacy.accounting.rdp import conversion_terms, sampled_gaussian_rdp
 
 #: σ is returned within this of the smallest that meets the target (half of the promised 0.1 %).
 _TOLERANCE: Final = 5e-4
 _SMALLEST_SIGMA: Final = 1e-3
+#: Accountants whose σ at q = 1 needs no search.
+_WITH_CLOSED_FORM: Final = ("rdp", "pld", "exact", "tight")
 
 
 def compute_noise_multiplier(
@@ -68,13 +76,13 @@ def compute_noise_multiplier(
     def epsilon_by(sigma: float, by: Method) -> float:
         return _epsilon(sigma, q, steps, delta, by)
 
-    if q == 1.0:
+    if q == 1.0 and method in _WITH_CLOSED_FORM:
         sigma = _full_batch_sigma(target, delta, steps, method)
         while sigma <= limit and epsilon_by(sigma, method) > target:
             sigma *= 1.0 + 1e-9
         if sigma <= limit:
             return sigma
-    elif method in ("pld", "tight") and -math.expm1(steps * math.log1p(-q)) <= delta:
+    elif method in BOUNDED_BY_RDP and -math.expm1(steps * math.log1p(-q)) <= delta:
         raise ValueError(
             f"with sample_rate={q:g} and {steps} steps a unit takes part with a chance below"
             f" target_delta={delta:g}, so every σ meets any target; that protects nobody who does"
@@ -122,7 +130,7 @@ def calibrate(
     target = _validate.positive("target_epsilon", target_epsilon)
     delta = _validate.delta("target_delta", target_delta)
     before = History() if spent is None else spent
-    method = cast(Method, _validate.choice("accountant", accountant, METHODS))
+    method = _validate.choice("accountant", accountant, tuple(ACCOUNTANTS))
     limit = _validate.noise_multiplier("max_noise_multiplier", max_noise_multiplier)
 
     def epsilon_by(sigma: float, by: Method) -> float:
@@ -312,7 +320,7 @@ def _search(
 ) -> float:
     """``_smallest_sigma``; for PLD, which is slow, RDP tells where to begin and how ε falls."""
     slope = 1.0
-    if method in ("pld", "tight"):
+    if method in BOUNDED_BY_RDP:
         with contextlib.suppress(_UnreachableError):
             start = _smallest_sigma(
                 lambda sigma: epsilon_by(sigma, "rdp"), target, start=start, limit=limit
@@ -380,7 +388,7 @@ def _steps(steps_per_round: int, num_rounds: int) -> int:
 
 
 def _method(accountant: Method, q: float) -> Method:
-    method = cast(Method, _validate.choice("accountant", accountant, METHODS))
+    method = _validate.choice("accountant", accountant, tuple(ACCOUNTANTS))
     if method == "exact" and q < 1.0:
         raise ValueError(
             f"accountant='exact' exists only for sample_rate=1, got {q:g}; use 'pld' or 'rdp'"

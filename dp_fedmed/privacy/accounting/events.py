@@ -7,10 +7,10 @@ no valid privacy analysis here cannot be constructed, so no accountant can be as
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NotRequired, TypedDict, Unpack
 
 from dp_fedmed.privacy import _validate
 
@@ -19,6 +19,13 @@ Adjacency = Literal["add_remove", "zero_out", "replace_one"]
 Sampling = Literal["poisson", "full", "without_replacement", "none"]
 
 UNITS: Final = ("record", "client")
+ADJACENCIES: Final = ("add_remove", "zero_out", "replace_one")
+SAMPLINGS: Final = ("poisson", "full", "without_replacement", "none")
+
+#: How accountants see an event: which analysis, with which σ and q.
+MechanismKey = tuple[Literal["poisson", "without_replacement"], float, float]
+#: How accountants see a history: the steps of each kind.
+Steps = Mapping[MechanismKey, int]
 
 
 class Level(StrEnum):
@@ -37,11 +44,13 @@ class Level(StrEnum):
         return "record" if self is Level.sample else "client"
 
 
-ADJACENCIES: Final = ("add_remove", "zero_out", "replace_one")
-SAMPLINGS: Final = ("poisson", "full", "without_replacement", "none")
+class _Fields(TypedDict):
+    """What every kind of event is made of."""
 
-#: How accountants see an event: which analysis, with which σ and q.
-MechanismKey = tuple[Literal["poisson", "without_replacement"], float, float]
+    unit: Unit
+    noise_multiplier: float
+    count: NotRequired[int]
+    is_private: NotRequired[bool]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,16 +104,13 @@ class PrivacyEvent:
         _validate.choice("adjacency", self.adjacency, ADJACENCIES)
         _validate.choice("sampling", self.sampling, SAMPLINGS)
         _validate.flag("is_private", self.is_private)
-        self._set(
-            "noise_multiplier",
-            _validate.noise_multiplier("noise_multiplier", self.noise_multiplier),
-        )
-        self._set("count", _validate.count("count", self.count))
+        self._check("noise_multiplier", _validate.noise_multiplier)
+        self._check("count", _validate.count)
         self._check_sampling_fields()
         self._check_adjacency()
 
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
+    def _check(self, name: str, check: Callable[[str, Any], float]) -> None:
+        object.__setattr__(self, name, check(name, getattr(self, name)))
 
     def _check_sampling_fields(self) -> None:
         wanted = {"poisson": ("sample_rate",), "without_replacement": ("cohort_size", "population")}
@@ -115,10 +121,10 @@ class PrivacyEvent:
                 verb = "does not take" if given else "needs"
                 raise ValueError(f"sampling={self.sampling!r} {verb} {name}")
         if self.sampling == "poisson":
-            self._set("sample_rate", _validate.sample_rate("sample_rate", self.sample_rate))
+            self._check("sample_rate", _validate.sample_rate)
         if self.sampling == "without_replacement":
-            self._set("cohort_size", _validate.count("cohort_size", self.cohort_size))
-            self._set("population", _validate.count("population", self.population))
+            self._check("cohort_size", _validate.count)
+            self._check("population", _validate.count)
             if self.cohort_size > self.population:  # type: ignore[operator]
                 raise ValueError(
                     f"cohort_size={self.cohort_size} exceeds population={self.population};"
@@ -139,89 +145,30 @@ class PrivacyEvent:
 
     @classmethod
     def poisson(
-        cls,
-        *,
-        unit: Unit,
-        noise_multiplier: float,
-        sample_rate: float,
-        count: int = 1,
-        adjacency: Adjacency = "add_remove",
-        is_private: bool = True,
+        cls, *, sample_rate: float, adjacency: Adjacency = "add_remove", **fields: Unpack[_Fields]
     ) -> PrivacyEvent:
         """Each unit takes part independently with probability ``sample_rate``."""
-        return cls(
-            unit=unit,
-            adjacency=adjacency,
-            sampling="poisson",
-            noise_multiplier=noise_multiplier,
-            sample_rate=sample_rate,
-            count=count,
-            is_private=is_private,
-        )
+        return cls(sampling="poisson", sample_rate=sample_rate, adjacency=adjacency, **fields)
 
     @classmethod
     def full(
-        cls,
-        *,
-        unit: Unit,
-        noise_multiplier: float,
-        count: int = 1,
-        adjacency: Adjacency = "add_remove",
-        is_private: bool = True,
+        cls, *, adjacency: Adjacency = "add_remove", **fields: Unpack[_Fields]
     ) -> PrivacyEvent:
         """Every unit takes part in every step."""
-        return cls(
-            unit=unit,
-            adjacency=adjacency,
-            sampling="full",
-            noise_multiplier=noise_multiplier,
-            count=count,
-            is_private=is_private,
-        )
+        return cls(sampling="full", adjacency=adjacency, **fields)
 
     @classmethod
     def fixed_size(
-        cls,
-        *,
-        unit: Unit,
-        noise_multiplier: float,
-        cohort_size: int,
-        population: int,
-        adjacency: Adjacency,
-        count: int = 1,
-        is_private: bool = True,
+        cls, *, cohort_size: int, population: int, adjacency: Adjacency, **fields: Unpack[_Fields]
     ) -> PrivacyEvent:
         """Exactly ``cohort_size`` of ``population`` units, uniformly without replacement."""
-        return cls(
-            unit=unit,
-            adjacency=adjacency,
-            sampling="without_replacement",
-            noise_multiplier=noise_multiplier,
-            cohort_size=cohort_size,
-            population=population,
-            count=count,
-            is_private=is_private,
-        )
+        size = {"cohort_size": cohort_size, "population": population}
+        return cls(sampling="without_replacement", adjacency=adjacency, **size, **fields)
 
     @classmethod
-    def unsampled(
-        cls,
-        *,
-        unit: Unit,
-        noise_multiplier: float,
-        adjacency: Adjacency,
-        count: int = 1,
-        is_private: bool = True,
-    ) -> PrivacyEvent:
+    def unsampled(cls, *, adjacency: Adjacency, **fields: Unpack[_Fields]) -> PrivacyEvent:
         """Units chosen by a data-independent rule for which no amplification is claimed."""
-        return cls(
-            unit=unit,
-            adjacency=adjacency,
-            sampling="none",
-            noise_multiplier=noise_multiplier,
-            count=count,
-            is_private=is_private,
-        )
+        return cls(sampling="none", adjacency=adjacency, **fields)
 
     @property
     def key(self) -> MechanismKey:
@@ -237,16 +184,13 @@ class PrivacyEvent:
             return ("poisson", sigma, self.sample_rate)
         if self.adjacency != "replace_one":
             return ("poisson", sigma, 1.0)
-        if self.cohort_size is None or self.population is None:
-            return ("poisson", sigma / 2.0, 1.0)
-        if self.cohort_size == self.population:
+        if not self.cohort_size or not self.population or self.cohort_size == self.population:
             return ("poisson", sigma / 2.0, 1.0)
         return ("without_replacement", sigma, self.cohort_size / self.population)
 
     def times(self, count: int) -> PrivacyEvent:
         """The same event repeated ``count`` times."""
-        factor = _validate.count("count", count)
-        return dataclasses.replace(self, count=self.count * factor)
+        return dataclasses.replace(self, count=self.count * _validate.count("count", count))
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object without empty fields; floats survive exactly."""
@@ -291,19 +235,13 @@ def record_event(
     is_private: bool = True,
 ) -> PrivacyEvent:
     """`steps` noised sums of a client's records: all of them in each, or Poisson batches."""
-    if sample_rate == 1.0:
-        return PrivacyEvent.full(
-            unit="record",
-            noise_multiplier=noise_multiplier,
-            count=steps,
-            adjacency=adjacency,
-            is_private=is_private,
-        )
-    return PrivacyEvent.poisson(
+    is_full = sample_rate == 1.0
+    return PrivacyEvent(
         unit="record",
-        noise_multiplier=noise_multiplier,
-        sample_rate=sample_rate,
-        count=steps,
         adjacency=adjacency,
+        sampling="full" if is_full else "poisson",
+        noise_multiplier=noise_multiplier,
+        count=steps,
+        sample_rate=None if is_full else sample_rate,
         is_private=is_private,
     )

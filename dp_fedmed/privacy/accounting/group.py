@@ -20,7 +20,7 @@ def group_epsilon(history: History, *, size: int, delta: float) -> float:
     """ε at δ for a group of ``size`` records that come or go together.
 
     The smaller of two bounds: the chain of ``chained_epsilon``, and the exact composition of
-    mixtures of Gaussians (see ``mixture``), which is a Gaussian of σ/k where q = 1.
+    mixtures of Gaussians (Ganesh 2024), which is a Gaussian of σ/k where q = 1.
 
     Returns:
         ε of the group; ``inf`` where neither bound is finite.

@@ -20,13 +20,7 @@ def guess_probability(*, epsilon: float, delta: float, prior: float = 0.5) -> fl
     membership inference attacks under data dependencies"). Other priors: the success is linear in
     the two error rates, so it is largest in a corner of the region that they may lie in.
 
-    Args:
-        epsilon: of the guarantee; ``inf`` promises nothing.
-        delta: of the guarantee; 0 is pure differential privacy.
-        prior: how probable the attacker holds it before he looks.
-
-    Returns:
-        A probability between one half and 1, and at least that of guessing without looking.
+    An ``epsilon`` of ``inf`` promises nothing; ``prior`` is what the attacker believes before.
 
     Example:
         >>> round(guess_probability(epsilon=1.0, delta=1e-5), 4)

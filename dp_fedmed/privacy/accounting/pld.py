@@ -14,9 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtr
+from scipy.special import gammaln, log_ndtr, logsumexp, ndtr
 
-from dp_fedmed.privacy.accounting import mixture
 from dp_fedmed.privacy.accounting.gaussian import gaussian_epsilon
 
 Array = NDArray[np.float64]
@@ -42,6 +41,8 @@ _MAX_BINS: Final = 1_500_000
 #: Below it, single losses reach hundreds, exp() overflows inside dp_accounting, and ε is absurd.
 _SMALLEST_SIGMA: Final = 0.1
 _LARGEST_LOSS: Final = 600.0
+#: Most of Newton's steps when a privacy loss is inverted.
+_NEWTON: Final = 200
 
 _logger = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ def _loss_moments(sigma: float, q: float, units: int) -> tuple[float, float]:
     v = (2.0 * sigma * t - 1.0) / (2.0 * sigma**2)
     loss = np.logaddexp(math.log1p(-q), math.log(q) + v) if q < 1.0 else v
     if units > 1:
-        loss = mixture.log_ratio(sigma * t, sigma, q, units)
+        loss = log_ratio(sigma * t, sigma, q, units)
     weight = np.exp(loss - 0.5 * t * t)
     weight /= weight.sum()
     mean = float(weight @ loss)
@@ -189,8 +190,8 @@ def _one_step(sigma: float, q: float, *, width: float, cut: float, group: int = 
         )
     pmfs = []
     for direction, alone, together in (
-        ("REMOVE", delta_if_removed, mixture.mixture_if_removed),
-        ("ADD", delta_if_added, mixture.mixture_if_added),
+        ("REMOVE", delta_if_removed, mixture_if_removed),
+        ("ADD", delta_if_added, mixture_if_added),
     ):
         how = {
             "log_mass_truncation_bound": cut,
@@ -200,7 +201,7 @@ def _one_step(sigma: float, q: float, *, width: float, cut: float, group: int = 
         if group == 1:
             loss = privacy_loss_mechanism.GaussianPrivacyLoss(sigma, sampling_prob=q, **how)
         else:
-            drawn = np.exp(mixture.binomial_logs(group, q))
+            drawn = np.exp(binomial_logs(group, q))
             counts = range(group + 1)
             loss = privacy_loss_mechanism.MixtureGaussianPrivacyLoss(sigma, counts, drawn, **how)
         bounds = loss.connect_dots_bounds()
@@ -261,3 +262,82 @@ def _power(step: Any, count: int, tail: float) -> Any:
     if rest:
         result = result.compose(_power(step, rest, tail / 4.0), tail / 4.0)
     return result
+
+
+# What one Poisson-sampled step shows of a group of k units at once. Each of the k is drawn by its
+# own coin, so the sum moves by j·C with binomial probability. The scalar mixture
+# Σ Bin(j; k, q)·N(j, σ²) against N(0, σ²) dominates every vector-valued step (Choquette-Choo,
+# Ganesh, Steinke & Thakurta 2023, corollary 4.7; Ganesh 2024, "Tight group-level DP guarantees for
+# DP-SGD with sampling via mixture of Gaussians mechanisms").
+def binomial_logs(k: int, q: float) -> Array:
+    """Log-probabilities that j = 0…k of k units are drawn; q < 1."""
+    j = np.arange(k + 1.0)
+    chosen = gammaln(k + 1.0) - gammaln(j + 1.0) - gammaln(k - j + 1.0)
+    logs: Array = chosen + j * math.log(q) + (k - j) * math.log1p(-q)
+    normalised: Array = logs - logsumexp(logs)
+    return normalised
+
+
+def log_ratio(x: Array, sigma: float, q: float, k: int) -> Array:
+    """Log of the mixture's density over that of N(0, σ²): the privacy loss of output x."""
+    ratio: Array = logsumexp(_terms(x, sigma, q, k), axis=1)
+    return ratio
+
+
+def mixture_if_removed(epsilons: Array, sigma: float, q: float, k: int) -> Array:
+    """Hockey-stick divergence of the mixture from N(0, σ²) at each ε."""
+    found = epsilons > binomial_logs(k, q)[0]  # the log-ratio never falls below this
+    x = _where_ratio_is(np.where(found, epsilons, 0.0), sigma, q, k)
+    beyond = np.exp(logsumexp(binomial_logs(k, q) + _log_above(x, sigma, k), axis=1))
+    deltas = np.where(found, beyond - np.exp(epsilons + log_ndtr(-x / sigma)), -np.expm1(epsilons))
+    return _decreasing(deltas)
+
+
+def mixture_if_added(epsilons: Array, sigma: float, q: float, k: int) -> Array:
+    """Hockey-stick divergence of N(0, σ²) from the mixture at each ε."""
+    found = -epsilons > binomial_logs(k, q)[0]
+    x = _where_ratio_is(np.where(found, -epsilons, 0.0), sigma, q, k)
+    below = logsumexp(binomial_logs(k, q) + _log_above(-x, sigma, -k), axis=1)
+    with np.errstate(over="ignore"):
+        deltas = np.where(found, np.exp(log_ndtr(x / sigma)) - np.exp(epsilons + below), 0.0)
+    return _decreasing(deltas)
+
+
+def _terms(x: Array, sigma: float, q: float, k: int) -> Array:
+    j = np.arange(k + 1.0)
+    terms: Array = binomial_logs(k, q) + j * (x[:, None] - 0.5 * j) / sigma**2
+    return terms
+
+
+def _log_above(x: Array, sigma: float, k: int) -> Array:
+    """Log of the chance that N(j, σ²) exceeds x, for j = 0…k; for k < 0 towards −k."""
+    j = np.arange(abs(k) + 1.0) * math.copysign(1.0, k)
+    logs: Array = log_ndtr((j - x[:, None]) / sigma)
+    return logs
+
+
+def _where_ratio_is(losses: Array, sigma: float, q: float, k: int) -> Array:
+    """The x at which the log-ratio has each value.
+
+    It is convex and increasing, so Newton's steps from the right come down to it. A threshold that
+    is off by h costs O(h²) of the divergence, which is largest at the exact one.
+    """
+    j = np.arange(1.0, k + 1.0)
+    # Each component alone is a lower bound of the ratio, so its crossing lies to the right.
+    alone = (losses[:, None] - binomial_logs(k, q)[1:]) * sigma**2 / j + 0.5 * j
+    x: Array = alone.min(axis=1)
+    for _ in range(_NEWTON):
+        terms = _terms(x, sigma, q, k)
+        ratio = logsumexp(terms, axis=1)
+        slope = np.exp(terms - ratio[:, None]) @ np.arange(k + 1.0) / sigma**2
+        step = np.maximum((ratio - losses) / np.maximum(slope, 1e-300), 0.0)
+        x = x - step
+        if float(step.max(initial=0.0)) <= 1e-9 * sigma:
+            break
+    return x
+
+
+def _decreasing(deltas: Array) -> Array:
+    """Clipped to [0, 1] and free of rounding's last digits: δ falls with ε."""
+    clipped = np.clip(deltas, 0.0, 1.0)
+    return np.asarray(np.maximum.accumulate(clipped[::-1])[::-1])

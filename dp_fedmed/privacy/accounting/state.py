@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from dp_fedmed.privacy import _validate
 from dp_fedmed.privacy.accounting.charges import EVERY_CLIENT
 from dp_fedmed.privacy.accounting.events import PrivacyEvent
-from dp_fedmed.privacy.accounting.history import METHODS, Method
+from dp_fedmed.privacy.accounting.history import ACCOUNTANTS, Method
 
 _KEYS: Final = {
     "version",
@@ -85,7 +85,7 @@ def _parse(state: Mapping[str, Any]) -> AccountantState:
     _user_calls_are_charged(calls, events)
     user_budget = _validate.optional_positive("user_target_epsilon", state["user_target_epsilon"])
     return AccountantState(
-        method=cast(Method, _validate.choice("method", state["method"], METHODS)),
+        method=_validate.choice("method", state["method"], tuple(ACCOUNTANTS)),
         target_delta=_validate.delta("target_delta", state["target_delta"]),
         target_epsilon=_validate.optional_positive("target_epsilon", state["target_epsilon"]),
         user_target_delta=_validate.delta("user_target_delta", state["user_target_delta"]),

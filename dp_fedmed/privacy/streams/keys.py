@@ -15,9 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn, Self
 
+import numpy as np
 from numpy.typing import NDArray
-
-from dp_fedmed.privacy.streams.digests import array_digest, length_prefixed
 
 KEY_BYTES: Final = 32
 #: Where a run keeps its keys, below its directory: noise by phase, and the ledger's.
@@ -25,6 +24,27 @@ SECRET_FOLDER: Final = Path("private") / "secret"
 NOISE_KEYS: Final = "noise_*.key"
 LEDGER_KEY_FILE: Final = "ledger.key"
 TEMPORARY: Final = ".tmp-"  # how names of unfinished files begin
+
+
+def array_digest(arrays: Iterable[NDArray[Any]]) -> bytes:
+    """Plain SHA-256 over dtypes, shapes and values, in order."""
+    digest = hashlib.sha256(b"dp_fedmed arrays v1")
+    for array in arrays:
+        data = np.ascontiguousarray(array)
+        if data.dtype.hasobject:
+            raise TypeError("arrays of Python objects have no stable bytes to digest")
+        header = f"{data.dtype.str}{np.shape(array)}".encode()
+        digest.update(length_prefixed([header, data.nbytes.to_bytes(8, "big")]))
+        digest.update(data.reshape(-1).view(np.uint8).data)
+    return digest.digest()
+
+
+def length_prefixed(fields: Iterable[bytes | None]) -> bytes:
+    """Concatenation that can be taken apart in one way only; None differs from empty."""
+    parts = []
+    for field in fields:
+        parts.append(b"\0" if field is None else b"\1" + len(field).to_bytes(8, "big") + field)
+    return b"".join(parts)
 
 
 class SecretKey:

@@ -8,9 +8,10 @@ they rest on HMAC-SHA256 and ChaCha20 being pseudo-random.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
@@ -21,15 +22,29 @@ from numpy.typing import DTypeLike, NDArray
 from randomgen import ChaCha
 
 from dp_fedmed.privacy import _validate
-from dp_fedmed.privacy.streams.digests import array_digest, length_prefixed, public_digest
-from dp_fedmed.privacy.streams.keys import KEY_BYTES, SecretKey
-
-__all__ = ["NoiseKey", "NoiseStream", "NormalMethod", "Purpose", "StreamId", "public_digest"]
+from dp_fedmed.privacy.streams.keys import KEY_BYTES, SecretKey, array_digest, length_prefixed
 
 #: Values per ChaCha20 counter range. The layout of a stream depends on it, on no thread count.
 _CHUNK: Final = 1 << 19
 
 NormalMethod = Literal["ziggurat", "sum_of_four"]
+
+
+def public_digest(
+    *, arrays: Iterable[NDArray[Any]] = (), config: Mapping[str, Any] | None = None
+) -> bytes:
+    """32 bytes over the model that was sent and the config in force (σ, C, q, lr, …).
+
+    Example:
+        >>> one = public_digest(arrays=[np.zeros(3)], config={"sigma": 1.0, "C": 1.0})
+        >>> two = public_digest(arrays=[np.zeros(3)], config={"C": 1.0, "sigma": 1.0})
+        >>> one == two, len(one)
+        (True, 32)
+    """
+    text = json.dumps(dict(config or {}), sort_keys=True, allow_nan=False, ensure_ascii=True)
+    return hashlib.sha256(
+        length_prefixed([b"dp_fedmed public digest v1", array_digest(arrays), text.encode()])
+    ).digest()
 
 
 class Purpose(Enum):

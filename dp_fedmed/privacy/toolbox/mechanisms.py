@@ -17,32 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from dp_fedmed.privacy import _validate
 from dp_fedmed.privacy.accounting.events import Adjacency, PrivacyEvent, Unit
 from dp_fedmed.privacy.accounting.gaussian import gaussian_sigma
-from dp_fedmed.privacy.mechanisms.clipping import Clipped, ClippedRows, clip_l2, clip_l2_rows
 from dp_fedmed.privacy.streams.noise import NoiseStream
 from dp_fedmed.privacy.toolbox.discrete import discrete_laplace
-from dp_fedmed.privacy.toolbox.zcdp import (
-    epsilon_to_rho,
-    gaussian_rho,
-    pure_epsilon_to_rho,
-    rho_to_epsilon,
-    rho_to_sigma,
-)
-
-__all__ = [
-    "Clipped",
-    "ClippedRows",
-    "ExponentialMechanism",
-    "GaussianMechanism",
-    "LaplaceMechanism",
-    "RandomizedResponse",
-    "clip_l2",
-    "clip_l2_rows",
-    "epsilon_to_rho",
-    "gaussian_rho",
-    "pure_epsilon_to_rho",
-    "rho_to_epsilon",
-    "rho_to_sigma",
-]
 
 Calibration = Literal["analytic", "classic"]
 
@@ -170,7 +146,7 @@ class LaplaceMechanism(_Randomized):
     """Adds discrete Laplace noise on a fine grid, for pure ε-DP.
 
     Data and noise are integer multiples of a power of two 2⁴⁰ times finer than the noise, and the
-    noise is drawn exactly, so the floating-point attack on textbook Laplace noise does not apply.
+    noise is drawn exactly: textbook Laplace noise leaks through its low-order bits (Mironov 2012).
     It is meant for statistics, not for models: a draw costs some 30 µs.
 
     Args:

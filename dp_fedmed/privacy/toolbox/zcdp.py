@@ -57,8 +57,3 @@ def epsilon_to_rho(*, epsilon: float, delta: float) -> float:
     # (√(L+ε) − √L)², written without cancellation, and rounded down.
     root = epsilon / (math.sqrt(log_term + epsilon) + math.sqrt(log_term))
     return root * root * (1.0 - 1e-14)
-
-
-def pure_epsilon_to_rho(epsilon: float) -> float:
-    """Pure ε-DP implies ρ = ε²/2."""
-    return 0.5 * _validate.positive("epsilon", epsilon) ** 2

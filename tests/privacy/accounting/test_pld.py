@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom, norm
 
 from dp_fedmed.privacy import History, PrivacyEvent, gaussian_epsilon
 from dp_fedmed.privacy.accounting import pld as module
-from dp_fedmed.privacy.accounting.pld import pld_epsilon
+from dp_fedmed.privacy.accounting.pld import mixture_if_added, mixture_if_removed, pld_epsilon
 
 
 def rdp(segments, delta):
@@ -139,3 +140,16 @@ def test_one_step_is_the_distribution_that_dp_accounting_makes(sigma, q, width):
 
 def test_nothing_recorded_is_zero():
     assert pld_epsilon([], delta=1e-5) == 0.0
+
+
+@pytest.mark.parametrize(("sigma", "q", "k"), [(0.8, 0.2, 3), (2.0, 0.5, 6)])
+def test_a_mixture_diverges_as_numeric_integration_says(sigma: float, q: float, k: int) -> None:
+    x = np.linspace(-20.0, 30.0, 400_001)
+    present = sum(p * norm.pdf(x, j, sigma) for j, p in enumerate(binom.pmf(range(k + 1), k, q)))
+    absent = norm.pdf(x, 0.0, sigma)
+    for epsilon in (-0.7, 0.0, 0.5, 3.0):
+        weight, at = math.exp(epsilon), np.array([epsilon])
+        removed = np.trapezoid(np.maximum(present - weight * absent, 0.0), x)
+        added = np.trapezoid(np.maximum(absent - weight * present, 0.0), x)
+        assert mixture_if_removed(at, sigma, q, k)[0] == pytest.approx(removed, abs=1e-8)
+        assert mixture_if_added(at, sigma, q, k)[0] == pytest.approx(added, abs=1e-8)

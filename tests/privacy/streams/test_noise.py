@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dp_fedmed.privacy import NoiseKey, NoiseStream, Purpose
-from tests.privacy.streams.inputs import KEY, MODEL, draw, noise_id
+from dp_fedmed.privacy import NoiseKey, NoiseStream, Purpose, public_digest
+from tests.privacy.streams.inputs import KEY, MODEL, SUM, draw, noise_id
 
 CHANGED = {
     "run": noise_id(run="run2"),
@@ -164,3 +164,14 @@ def test_fill_normal_refuses_arrays_it_cannot_fill():
         stream.fill_normal(np.zeros((4, 4)).T[::2])
     with pytest.raises(ValueError, match="std"):
         stream.normal(3, std=-1.0)
+
+
+def test_digests_refuse_what_has_no_stable_bytes():
+    with pytest.raises(TypeError, match="objects"):
+        public_digest(arrays=[np.array([object()])])
+    with pytest.raises(ValueError, match="JSON"):
+        public_digest(config={"lr": float("nan")})
+
+
+def test_the_private_digest_is_keyed():
+    assert KEY.private_digest(SUM) != NoiseKey.from_public_seed(2).private_digest(SUM)

@@ -22,9 +22,11 @@ from safetensors.numpy import load_file
 from dp_fedmed import assemble
 from dp_fedmed.config import Config, SamplerName, TaskKind
 from dp_fedmed.federation import sampling
+from dp_fedmed.federation.run_account import Question, RoundBudget
 from dp_fedmed.launch import run_federation
 from dp_fedmed.learning.networks import task as base
-from dp_fedmed.privacy import PrivacyEvent
+from dp_fedmed.privacy import History, PrivacyAccountant, PrivacyEvent, calibrate
+from dp_fedmed.privacy.accounting.history import ACCOUNTANTS
 from dp_fedmed.privacy.mechanisms import MECHANISMS, ClientUpdates
 from dp_fedmed.privacy.mechanisms.base import add
 from dp_fedmed.run.directory import RunDirectory
@@ -33,7 +35,7 @@ from tests.runs.outside.test_docs import ROOT, blocks
 BLOCKS = blocks(ROOT / "docs/extending.md", "python")
 USED = [
     *("PerLayer", "EverySecond", "UpperLimit", "load"),
-    *("FedYogi", "WithYogi"),
+    *("zcdp", "FedYogi", "WithYogi"),
     *("size", "MeteredGrid", "traffic"),
 ]
 
@@ -57,7 +59,7 @@ def test_every_block_is_used() -> None:
         if isinstance(node, ast.ClassDef | ast.FunctionDef)
     ]
     assert made == USED
-    assert len(BLOCKS) == 6, "one for each extension point"
+    assert len(BLOCKS) == 7, "one for each extension point"
 
 
 def test_the_new_task_trains_privately_and_its_metric_is_reported(
@@ -127,6 +129,32 @@ def test_the_new_data_set_is_loaded_by_its_name(
     assert result.test["accuracy"] > 0.8  # the two clouds are √8 apart
     shown = json.loads((Path(config.run_dir) / "partition.json").read_text())
     assert len(shown["clients"]) == 4
+
+
+def test_the_new_accountant_calibrates_and_enforces(
+    page: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ACCOUNTANTS, "zcdp", page.zcdp)
+    target = {"target_epsilon": 8.0, "target_delta": 1e-5}
+    rounds = 20
+
+    def step(sigma: float) -> PrivacyEvent:
+        return PrivacyEvent.poisson(unit="client", noise_multiplier=sigma, sample_rate=0.5)
+
+    sigma = calibrate(lambda s: [step(s).times(rounds)], accountant="zcdp", **target)
+    history = History([step(sigma).times(rounds)])
+    assert 7.98 < history.epsilon(delta=1e-5, method="zcdp") <= 8.0
+    assert history.epsilon(delta=1e-5) < 8.0, "RDP would allow more rounds, and is not asked"
+    budget = RoundBudget("zcdp")
+    asked = Question(event=step(sigma), before=History(), target=8.0, delta=1e-5, planned=99)
+    assert budget.most(asked) == rounds
+    accountant = PrivacyAccountant(1e-5, target_epsilon=8.0, method="zcdp")
+    accountant.record(step(sigma).times(rounds))
+    assert accountant.would_exceed(step(sigma))
+    again = PrivacyAccountant(1e-5)
+    again.load_state_dict(accountant.state_dict())
+    assert again.method == "zcdp"
+    assert again.get_epsilon(unit="client") == history.epsilon(delta=1e-5, method="zcdp")
 
 
 def test_the_new_server_optimizer_steps_and_its_moments_are_in_the_checkpoint(
