@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from dp_fedmed.config import AccountantName, Calibration, Config, TaskKind, TrainingConfig
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.federation.budget import MOST_TIGHT
 from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan, Spent
+from dp_fedmed.federation.run_account import MOST_TIGHT
 from dp_fedmed.federation.sampling import SAMPLERS, Sampler
 from dp_fedmed.privacy import (
     History,

@@ -31,33 +31,7 @@ logger = logging.getLogger(__name__)
 STOPPING = "stopping after this round; Ctrl-C again stops at once"
 
 
-class Display(RunPictures):
-    """Observes a run and shows nothing of its rounds; subclasses override what they show."""
-
-    def __enter__(self) -> Self:
-        """Training begins."""
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Training is over, well or not."""
-
-    def note(self, text: str) -> None:
-        """Something to know before training begins; it is in the log already."""
-
-    def begin(self, done: int, planned: Mapping[str, float]) -> None:
-        """Rounds done before, and what each level will have spent at the end."""
-
-    def round(self, record: RoundRecord) -> None:
-        """A round has ended."""
-
-    def stopping(self) -> None:
-        """The user has asked to stop after the round; called from a thread of its own."""
-
-    def summary(self, config: Config, result: RunResult) -> None:
-        """The run has ended."""
-
-
-class LogDisplay(Display):
+class LogDisplay(RunPictures):
     """One log line per round: for Flower's log stream, files and tests."""
 
     def begin(self, done: int, planned: Mapping[str, float]) -> None:
@@ -81,7 +55,7 @@ class LogDisplay(Display):
         logger.info("Results: %s", result.run_dir)
 
 
-class ConsoleDisplay(Display):
+class ConsoleDisplay(RunPictures):
     """A live panel on a terminal, a line per round elsewhere; two tables at the end.
 
     Args:

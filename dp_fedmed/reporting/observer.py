@@ -9,11 +9,12 @@ from dp_fedmed.data import DataSet, training_parts
 from dp_fedmed.learning import Pictures
 from dp_fedmed.privacy.ledger import Head
 from dp_fedmed.run.directory import PARTITION_FILE, RunDirectory
+from dp_fedmed.run.observer import Observer
 
 PARTITION_PICTURE, METRICS_PICTURE = "partition.png", "metrics.png"
 
 
-class RunPictures:
+class RunPictures(Observer):
     """The files that people look at; each observer shows the rounds in its own way."""
 
     def describe_clients(self, config: Config, data: DataSet, directory: RunDirectory) -> None:
