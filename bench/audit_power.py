@@ -20,7 +20,7 @@ import pytest
 from dp_fedmed.config import compose
 from dp_fedmed.data import load_data
 from dp_fedmed.evidence.audit import CanaryKind, Finding
-from dp_fedmed.evidence.audited_run import targets
+from dp_fedmed.evidence.findings import targets
 from dp_fedmed.evidence.release_audit import audit_release
 from dp_fedmed.evidence.run_audit import audit_run
 from dp_fedmed.privacy.mechanisms import client_updates

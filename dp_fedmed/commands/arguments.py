@@ -76,6 +76,25 @@ class Arguments(argparse.ArgumentParser):
         raise ConfigError(f"{message}; use {self.usage}, and see {self.prog} --help")
 
 
+def take_flag(
+    words: Sequence[str], names: Sequence[str]
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Takes a flag and its value out of the words: (what was taken, the other words).
+
+    >>> take_flag(["seed=1", "--beside", "/runs/a", "--beside=/runs/b"], ["--beside"])
+    ([('--beside', '/runs/a'), ('--beside', '/runs/b')], ['seed=1'])
+    """
+    left, taken, others = list(words), [], []
+    while left:
+        word = left.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag not in names:
+            others.append(word)
+        else:
+            taken.append((flag, value if equals else left.pop(0) if left else ""))
+    return taken, others
+
+
 def with_config_dir(arguments: Sequence[str]) -> list[str]:
     """Hydra's `--config-dir FOLDER` as an override that every command knows, from any folder.
 
@@ -85,13 +104,10 @@ def with_config_dir(arguments: Sequence[str]) -> list[str]:
     >>> with_config_dir(["task=mine", "--config-dir", "/"])
     ["hydra.searchpath=['file:///']", 'task=mine']
     """
-    words, kept, folders = list(arguments), [], []
-    while words:
-        flag, equals, value = words.pop(0).partition("=")
-        if flag not in CONFIG_DIR:
-            kept.append(f"{flag}{equals}{value}")
-            continue
-        folder = Path(value if equals else words.pop(0) if words else "").expanduser()
+    taken, kept = take_flag(arguments, CONFIG_DIR)
+    folders = []
+    for flag, value in taken:
+        folder = Path(value).expanduser()
         if not folder.is_dir() or not str(folder):
             raise ConfigError(
                 f"{flag} {folder.absolute()} is not a folder: give one that holds groups of your "
@@ -115,11 +131,7 @@ def config_of(overrides: Sequence[str]) -> Config:
 
 
 def existing_directory(word: str, kind: str = "run directory") -> Path:
-    """The directory of a run or a sweep that a user names.
-
-    Raises:
-        ConfigError: if there is no such directory.
-    """
+    """The directory of a run or a sweep that a user names; refused if there is none."""
     path = Path(word).expanduser()
     if not path.is_dir():
         raise ConfigError(f"{word} is not a {kind}: for example checkpoints/my_run")

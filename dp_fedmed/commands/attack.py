@@ -50,8 +50,12 @@ def _attack(path: Path, moved: str | None, console: Console) -> int:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     with console.status("loading PyTorch, the run and its data"):
-        from dp_fedmed.evidence.attack_plots import plot_attack
-        from dp_fedmed.evidence.attack_report import ATTACK_FILE, ATTACK_PICTURE, attack_json
+        from dp_fedmed.evidence.attack_report import (
+            ATTACK_FILE,
+            ATTACK_PICTURE,
+            attack_json,
+            plot_attack,
+        )
         from dp_fedmed.evidence.finished_run import FinishedRun
         from dp_fedmed.evidence.membership import attack_run
         from dp_fedmed.reporting.run_log import quiet_console

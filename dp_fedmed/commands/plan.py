@@ -5,13 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dp_fedmed.commands.arguments import Arguments
 from dp_fedmed.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 HELP = """\
 dp-fedmed plan [overrides] [--fast] [--json] [--plot [FILE.png]] [--records N,N,...]

@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     draw = _from_answers if is_anomaly else _from_gradients
     rows, report = draw(overrides, config, console)
     report = {"schema": SCHEMA, "task": config.task.name, **report}
-    from dp_fedmed.evidence.reconstruction_plots import plot_reconstruction
+    from dp_fedmed.evidence.reconstruction import plot_reconstruction
 
     folder = output_directory(Path.cwd())
     plot_reconstruction(rows, report["title"], folder / PICTURE)
@@ -105,11 +105,11 @@ def _from_gradients(overrides: Sequence[str], config: Config, console: Console) 
     demo.check_invertible(config)
     found = []
     with _progress(console) as bar:
-        task = bar.add_task("", total=len(demo.STYLES) * demo.steps_of_a_row())
+        task = bar.add_task("", total=len(demo.STYLES) * demo.STEPS * len(demo.SMOOTHINGS))
         for name, words in demo.STYLES.items():
             bar.update(task, description=f"{name:>14}")
             styled = demo.sized_for_attack(demo.compose_for(overrides, words), overrides)
-            row, originals, _ = demo.rebuild(styled, name, lambda n: bar.advance(task, n))
+            row, originals = demo.rebuild(styled, name, lambda n: bar.advance(task, n))
             found.append(row)
     found.append(demo.without_update(config, originals))
     shown = slice(0, MOST_SHOWN)

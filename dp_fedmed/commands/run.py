@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.commands.arguments import with_config_dir
+from dp_fedmed.commands.arguments import take_flag, with_config_dir
 from dp_fedmed.config.own_data import with_absolute_data_path
 from dp_fedmed.errors import EXIT_INTERRUPTED, EXIT_LOST, EXIT_STOPPED, EXIT_USAGE, ConfigError
 
@@ -81,16 +81,13 @@ def _without_beside(arguments: list[str]) -> tuple[list[str], Path | None]:
     >>> _without_beside(["seed=1", "--beside", "/runs/none"])
     (['seed=1'], PosixPath('/runs/none'))
     """
-    flag = next((word for word in arguments if word.split("=")[0] == "--beside"), None)
-    if flag is None:
+    taken, rest = take_flag(arguments, ["--beside"])
+    if not taken:
         return arguments, None
-    at = arguments.index(flag)
-    value = [flag.partition("=")[2]] if "=" in flag else arguments[at + 1 : at + 2]
-    rest = arguments[:at] + arguments[at + (1 if "=" in flag else 2) :]
     sweeps = any(word in ("-m", "--multirun") or word.startswith("sweep=") for word in rest)
-    if sweeps or not any(value):
+    if sweeps or len(taken) > 1 or not taken[0][1]:
         raise ConfigError("--beside takes the directory of one ended run, and is for one run")
-    return rest, Path(value[0])
+    return rest, Path(taken[0][1])
 
 
 def _command(arguments: list[str]) -> list[str]:
@@ -128,9 +125,7 @@ def _checked_arguments(arguments: list[str]) -> list[str]:
     if {"--cfg", "-c"} & set(shows) and "--resolve" not in shows:
         flags.append("--resolve")  # every key with the value that it would have
     own = own_folders(overrides)
-    if any(
-        flag.split("=")[0] in ("--config-path", "-cp", "--config-name", "-cn") for flag in flags
-    ):
+    if {"--config-path", "-cp", "--config-name", "-cn"} & set(shows):
         own = None  # another tree altogether: what it offers, Hydra knows
     return [*flags, *check_overrides(overrides, own=own)]
 
@@ -143,11 +138,8 @@ def _flag_hint(word: str, after: Sequence[str]) -> str:
 
     flag, equals, value = word.partition("=")
     name = flag.lstrip("-").replace("-", "_")
-    value = (
-        value
-        if equals
-        else next((w for w in after[:1] if "=" not in w and not w.startswith("-")), "…")
-    )
+    if not equals:
+        value = next((w for w in after[:1] if "=" not in w and not w.startswith("-")), "…")
     name = {"epsilon": "target_epsilon", "delta": "target_delta"}.get(name, name)
     if name not in GROUPS:
         found = (key for key in tree_keys(Config) if key == name or key.endswith(f".{name}"))
@@ -197,12 +189,7 @@ def _new_settings(tree: Any, overrides: Sequence[str], run_dir: str) -> Config:
 
 
 def federate(config: Config, beside: Path | None = None) -> int:
-    """Run a configuration with a display on the console; returns the exit code.
-
-    Args:
-        config: of the run.
-        beside: the directory of an ended run to be compared with in the last table.
-    """
+    """Run a configuration with a display, and an ended run beside it; returns the exit code."""
     from rich.console import Console
 
     console = Console()

@@ -1,7 +1,8 @@
-"""`attack.json`: what an attack reached, what the guarantee allows, and both in plain words."""
+"""`attack.json` and `attack.png`: what an attack reached, beside what the guarantee allows."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from dp_fedmed.evidence.claim import Claim
 from dp_fedmed.evidence.finished_run import UNCHECKED, FinishedRun
 from dp_fedmed.evidence.membership import FPRS, Figures, MembershipAttack
-from dp_fedmed.evidence.roc import Roc
+from dp_fedmed.evidence.roc import Interval, Roc, clopper_pearson
+from dp_fedmed.reporting import drawing
 
 SCHEMA = 1
 ATTACK_FILE, ATTACK_PICTURE = "attack.json", "attack.png"
@@ -31,9 +33,7 @@ def attack_json(run: FinishedRun, attack: MembershipAttack) -> dict[str, Any]:
         "unit": "record",
         "style": str(run.config.privacy.style),
         **_figures(main.roc, main),
-        "members": len(main.roc.members),
-        "non_members": len(main.roc.others),
-        "too_few_non_members_for": _too_few(main.roc),
+        **_sizes(main.roc),
         "one_threshold_for_all_classes": _figures(attack.one_threshold.roc, attack.one_threshold),
         "bound": _bound(attack.claim),
         "exceeds_bound": bool(attack.beyond),
@@ -49,9 +49,7 @@ def attack_json(run: FinishedRun, attack: MembershipAttack) -> dict[str, Any]:
         report["clients"] = {
             "attack": "mean score of a client's records, against equal groups of held-out ones",
             **_figures(attack.clients),
-            "members": len(attack.clients.members),
-            "non_members": len(attack.clients.others),
-            "too_few_non_members_for": _too_few(attack.clients),
+            **_sizes(attack.clients),
             "bound": _bound(attack.client_claim),
         }
     return report
@@ -60,12 +58,11 @@ def attack_json(run: FinishedRun, attack: MembershipAttack) -> dict[str, Any]:
 def attack_statement(run: FinishedRun, attack: MembershipAttack) -> str:
     """The result in plain words."""
     roc = attack.per_class.roc
-    low, high = roc.auc_interval()
+    better = "better" if roc.auc_interval()[0] > 0.5 else "no better"
     said = [
         f"Given one of {len(roc.members)} training records and one of {len(roc.others)} records "
         f"that the model never saw, the attack picks the right one in {roc.auc:.1%} of cases "
-        f"(95 % interval {low:.1%} to {high:.1%}; guessing is 50 %): "
-        + ("better than guessing." if low > 0.5 else "no better than guessing.")
+        f"(95 % interval {_span(roc.auc_interval())}; guessing is 50 %): {better} than guessing."
     ]
     alarms = "no false alarm" if "0.01" in _too_few(roc) else "one false alarm in a hundred"
     said.append(
@@ -80,10 +77,10 @@ def attack_statement(run: FinishedRun, attack: MembershipAttack) -> str:
         )
     said += _on_the_claim(attack)
     if attack.clients is not None:
-        low, high = attack.clients.auc_interval()
+        span = _span(attack.clients.auc_interval())
         said.append(
-            f"Whole clients: {attack.clients.auc:.1%} (95 % interval {low:.1%} to {high:.1%}), "
-            f"from only {len(attack.clients.members)} clients and {len(attack.clients.others)} "
+            f"Whole clients: {attack.clients.auc:.1%} (95 % interval {span}), from only "
+            f"{len(attack.clients.members)} clients and {len(attack.clients.others)} "
             "groups of held-out records."
         )
     if run.data_checked == UNCHECKED:
@@ -131,14 +128,22 @@ def _figures(roc: Roc, figures: Figures | None = None) -> dict[str, Any]:
     return found
 
 
+def _sizes(roc: Roc) -> dict[str, Any]:
+    return {
+        "members": len(roc.members),
+        "non_members": len(roc.others),
+        "too_few_non_members_for": _too_few(roc),
+    }
+
+
 def _too_few(roc: Roc) -> list[str]:
-    """The FPRs that so few others cannot show: less than one of them."""
+    """The FPRs that the others are too few to show: less than one of them."""
     return [str(fpr) for fpr in FPRS if fpr * len(roc.others) < 1.0]
 
 
 def _bound(claim: Claim | None) -> dict[str, Any]:
     if claim is None:
-        return {"epsilon": None, "delta": None, "tpr_at_fpr": None, "advantage": None, "from": None}
+        return dict.fromkeys(("epsilon", "delta", "tpr_at_fpr", "advantage", "from"))
     return {
         "epsilon": claim.epsilon,
         "delta": claim.delta,
@@ -156,5 +161,54 @@ def _thinned(roc: Roc) -> dict[str, list[float]]:
     return {"fpr": fpr[at].round(6).tolist(), "tpr": tpr[at].round(6).tolist()}
 
 
-def _span(interval: tuple[float, float]) -> str:
+def _span(interval: Interval) -> str:
     return f"{interval[0]:.1%} to {interval[1]:.1%}"
+
+
+def plot_attack(attack: MembershipAttack, title: str, path: Path) -> None:
+    """Draw the ROC with its interval, guessing and the bound, on logarithmic axes."""
+    figure = drawing.new_figure(5.6, 5.0)
+    axes = figure.subplots()
+    roc = attack.per_class.roc
+    lowest = min(1e-3, 0.5 / len(roc.others))
+    grid = np.geomspace(lowest, 1.0, 400)
+    axes.plot(grid, grid, color=drawing.GREY, ls=":", lw=1.2, label="guessing")
+    claim = attack.claim
+    if claim is not None:
+        allowed = claim.tpr(grid)
+        label = f"most that ε = {claim.epsilon:.3g}, δ = {claim.delta:.1g} allow"
+        axes.plot(grid, allowed, color=drawing.ORANGE, lw=1.8, label=label)
+        axes.fill_between(grid, allowed, 1.0, color=drawing.ORANGE, alpha=0.08, lw=0)
+    _draw_curve(axes, attack)
+    axes.axvspan(lowest, 1.0 / len(roc.others), color=drawing.GREY, alpha=0.12, lw=0)
+    axes.annotate(
+        "no false\nalarm", (np.sqrt(lowest / len(roc.others)), 0.02), color=drawing.GREY,
+        xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=7,
+    )  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlim=(lowest, 1.0), ylim=(lowest, 1.05))
+    axes.set_xlabel("false positive rate: others taken for members")
+    axes.set_ylabel("true positive rate: members found")
+    drawing.tidy(axes, "both")
+    drawing.small_legend(axes, loc="lower right")
+    axes.set_title(title, fontsize=10)
+    drawing.save_png(figure, path)
+
+
+def _draw_curve(axes: Any, attack: MembershipAttack) -> None:
+    """The attack that knows classes, with its interval, and the one that does not."""
+    plain = attack.one_threshold.roc
+    axes.step(
+        *plain.points, where="post", color=drawing.BLUE, lw=1.0, ls="--", alpha=0.6,
+        label=f"attack, one threshold (AUC {plain.auc:.3f})",
+    )  # fmt: skip
+    roc = attack.per_class.roc
+    fpr, tpr = roc.points
+    count = len(roc.members)
+    hits = np.rint(tpr * count).astype(int)
+    spans = {hit: clopper_pearson(int(hit), count) for hit in np.unique(hits)}
+    low, high = np.array([spans[hit] for hit in hits]).T
+    axes.fill_between(fpr, low, high, step="post", color=drawing.BLUE, alpha=0.18, lw=0)
+    axes.step(
+        fpr, tpr, where="post", color=drawing.BLUE, lw=1.8,
+        label=f"attack, calibrated per class (AUC {roc.auc:.3f})",
+    )  # fmt: skip

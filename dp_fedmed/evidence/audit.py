@@ -18,8 +18,7 @@ import numpy as np
 from dp_fedmed.config import Config
 from dp_fedmed.data import load_data
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.evidence.audited_run import AuditTarget, targets
-from dp_fedmed.evidence.findings import Attack, Finding, Verdict
+from dp_fedmed.evidence.findings import Attack, AuditTarget, Finding, Verdict, targets
 from dp_fedmed.evidence.release_audit import audit_public_seed, audit_release
 from dp_fedmed.evidence.run_audit import (
     DEFAULT_COUNT,
@@ -45,24 +44,18 @@ class Watcher(LogDisplay):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to audit.
+    """How to audit. None stands for a number that suits the canaries or the noise.
 
-    Attributes:
-        kind: of canaries.
-        count: canaries of a run; None for a number that suits them.
-        trials: releases of which each is guessed about; None for a number that suits the noise.
-        repeat: independent runs, whose guesses are counted together.
-        seed: of coins, canaries and random weights; None draws them from the operating system.
-            Noise never depends on it.
-        confidence: of the bound.
+    The seed is of coins, canaries and random weights; None draws them from the operating system.
+    Noise never depends on it.
     """
 
     kind: CanaryKind = CanaryKind.white_box
-    count: int | None = None
-    trials: int | None = None
-    repeat: int = 1
+    count: int | None = None  # canaries of a run
+    trials: int | None = None  # releases of which each is guessed about
+    repeat: int = 1  # independent runs, whose guesses are counted together
     seed: int | None = None
-    confidence: float = 0.95
+    confidence: float = 0.95  # of the bound
 
     def __post_init__(self) -> None:
         for flag, given, usual in (
@@ -99,20 +92,10 @@ class Audit:
         order = (Verdict.not_private, Verdict.exceeded, Verdict.inconclusive, Verdict.consistent)
         return min(self.findings, key=lambda each: order.index(each.verdict))
 
-    def of(self, attack: Attack, unit: str | None = None) -> Finding:
-        """What one attack found."""
-        return next(
-            each
-            for each in self.findings
-            if each.attack is attack and unit in (None, each.target.unit)
-        )
-
     def to_json(self) -> dict[str, Any]:
         """`audit.json`: the decisive finding, and all of them under `findings`."""
-        return {
-            **self._row(self.decisive),
-            "findings": [self._row(finding) for finding in self.findings],
-        }
+        rows = [self._row(finding) for finding in self.findings]
+        return {**self._row(self.decisive), "findings": rows}
 
     def _row(self, finding: Finding) -> dict[str, Any]:
         target, options = finding.target, self.options
@@ -166,10 +149,8 @@ def audit(
 ) -> Audit:
     """Audit every guarantee of a configuration.
 
-    Args:
-        config: as `dp-fedmed run` would take it.
-        options: how to audit.
-        on_start: given what is done, how many parts it has and what they are, what watches it.
+    `on_start` is given what is done, how many parts it has and what they are, and returns what
+    watches it.
 
     Raises:
         ConfigError: for a configuration that claims nothing, or that canaries cannot test.
@@ -184,28 +165,26 @@ def audit(
             found.append(audit_public_seed(config, target, data, rng))
             continue
         if options.kind is CanaryKind.white_box:
-            found.append(
-                audit_release(
-                    config,
-                    target,
-                    data,
-                    trials=options.trials,
-                    confidence=options.confidence,
-                    rng=rng,
-                    on_start=lambda what, total: on_start(what, total, "releases").advance,
-                )
+            release = audit_release(
+                config,
+                target,
+                data,
+                trials=options.trials,
+                confidence=options.confidence,
+                rng=rng,
+                on_start=lambda what, total: on_start(what, total, "releases").advance,
             )
+            found.append(release)
         if count is not None:
-            found.append(
-                audit_run(
-                    config,
-                    target,
-                    kind=options.kind,
-                    count=count,
-                    repeat=options.repeat,
-                    confidence=options.confidence,
-                    rng=rng,
-                    on_start=lambda what, total: on_start(what, total, "rounds"),
-                )
+            run = audit_run(
+                config,
+                target,
+                kind=options.kind,
+                count=count,
+                repeat=options.repeat,
+                confidence=options.confidence,
+                rng=rng,
+                on_start=lambda what, total: on_start(what, total, "rounds"),
             )
+            found.append(run)
     return Audit(config=config, options=options, findings=found)

@@ -1,8 +1,9 @@
 """One real run on canaries: the configuration that is audited, run by the product's own code.
 
-Only what the canaries need is replaced: the data, the network, and the optimizers, which make no
-difference to a guarantee. Noise, clipping, sampling, rounds, accountant, ledger and report are
-those of the configuration, and so is the ε that is claimed: it is read from the run's own report.
+Only what the canaries need is replaced: the data, and for Dirac canaries the network and the
+optimizers, which make no difference to a guarantee. Noise, clipping, sampling, rounds, accountant,
+ledger and report are those of the configuration, and so is the ε that is claimed: it is read from
+the run's own report.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Message
 from numpy.typing import NDArray
+from safetensors.numpy import load_file
 
+from dp_fedmed.assemble import make_learner
 from dp_fedmed.config import (
     CheckpointConfig,
     Clipping,
@@ -32,169 +36,42 @@ from dp_fedmed.config import (
     ModelConfig,
     OptimizerName,
     PartitionConfig,
+    PartitionName,
     PrivacyConfig,
-    PrivacyStyle,
     SamplerName,
     TaskConfig,
     TaskKind,
     TrainingConfig,
     Weighting,
 )
+from dp_fedmed.data import DataSet, Records, load_data, partition
 from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.errors import AuditStopped, ConfigError
 from dp_fedmed.evidence import canaries
+from dp_fedmed.evidence.findings import AuditTarget, Coins, Floats, Unit
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
-from dp_fedmed.federation.sampling import Sampler
-from dp_fedmed.planning.plan import make_plan, make_sampler
-from dp_fedmed.privacy import PrivacyEvent
+from dp_fedmed.launch import run_locally
+from dp_fedmed.learning.networks.learner import NetworkLearner
+from dp_fedmed.learning.networks.task import predictions
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.run.directory import REPORT_FILE
+from dp_fedmed.run.results import COMPLETED, INTERRUPTED
 
-Unit = Literal["record", "client"]
 State = dict[str, NDArray[Any]]
-Floats = NDArray[np.float64]
-Coins = NDArray[np.bool_]
 
 OVER = 10.0  # a canary's norm over the clipping norm, so that clipping is exercised
-QUIET = 1e-2  # the least σ that a configuration may have
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditTarget:
-    """What is audited: one unit's guarantee, as the configuration's own plan has it.
-
-    Attributes:
-        unit: what is protected.
-        noise_multiplier: σ of a step.
-        sample_rate: q of a step.
-        steps: T, over all rounds.
-        rounds: in which the steps are taken.
-        clip_norm: C.
-        delta: δ of the claim.
-        adjacency: how neighbouring data sets differ.
-        event: what the whole run is charged with.
-        other_sigma: σ of the other unit, in style hybrid.
-    """
-
-    unit: Unit
-    noise_multiplier: float
-    sample_rate: float
-    steps: int
-    rounds: int
-    clip_norm: float
-    delta: float
-    adjacency: str
-    event: PrivacyEvent
-    other_sigma: float | None = None
-
-
-def targets(config: Config) -> list[AuditTarget]:
-    """The guarantees of a configuration, from the plan that a run of it would make.
-
-    Raises:
-        ConfigError: for a configuration that promises nothing, or nothing that canaries can test.
-    """
-    if config.privacy.style is PrivacyStyle.none:
-        raise ConfigError(
-            "privacy.style=none claims nothing, so there is nothing to audit: choose "
-            "privacy=sample, privacy=user or privacy=hybrid"
-        )
-    sampler = make_sampler(config)
-    private = config.privacy.noise_seed is None
-    plan = make_plan(config, records=_record_counts(config), sampler=sampler, is_private=private)
-    user = plan.user_event
-    found = []
-    if plan.clients:
-        worst, rounds = _worst_client(config, plan)
-        found.append(
-            AuditTarget(
-                unit="record",
-                noise_multiplier=worst.noise_multiplier,
-                sample_rate=worst.sample_rate,
-                steps=worst.steps * rounds,
-                rounds=rounds,
-                clip_norm=config.privacy.sample.max_grad_norm,
-                delta=plan.delta_sample or 0.0,
-                adjacency=worst.round_event.adjacency,
-                event=worst.round_event.times(rounds),
-                other_sigma=None if user is None else user.noise_multiplier,
-            )
-        )
-    if user is not None:
-        _refuse_small_cohort(config, user.noise_multiplier, sampler)
-        found.append(
-            AuditTarget(
-                unit="client",
-                noise_multiplier=user.noise_multiplier,
-                sample_rate=sampler.rate,
-                steps=config.federation.num_rounds,
-                rounds=config.federation.num_rounds,
-                clip_norm=config.privacy.user.max_grad_norm,
-                delta=plan.delta_user or 0.0,
-                adjacency=user.adjacency,
-                event=user.times(config.federation.num_rounds),
-                other_sigma=QUIET if plan.clients else None,
-            )
-        )
-    return found
-
-
-def _record_counts(config: Config) -> dict[str, int]:
-    """Each client's training records, where they are protected."""
-    if not config.privacy.style.protects_records:
-        return {}
-    from dp_fedmed.data import load_data
-    from dp_fedmed.planning.forecast import simulated_records
-
-    return simulated_records(config, load_data(config.data, seed=config.seed))
-
-
-def _worst_client(config: Config, plan: PrivacyPlan) -> tuple[ClientPlan, int]:
-    """The client whose records spend most, and the rounds in which it may take part."""
-    from dp_fedmed.privacy import History
-
-    rounds = config.federation.num_rounds
-    limit = config.federation.max_participations or rounds
-
-    def most(own: ClientPlan) -> int:
-        return limit if own.participations is None else own.participations
-
-    def spends(own: ClientPlan) -> float:
-        events = [own.round_event.times(most(own))] if most(own) else []
-        return History(events).epsilon(
-            delta=plan.delta_sample or 0.0, method=config.privacy.accountant.value
-        )
-
-    worst = max(set(plan.clients.values()), key=spends)
-    return worst, min(most(worst), rounds)
-
-
-def _refuse_small_cohort(config: Config, sigma: float, sampler: Sampler) -> None:
-    """What a run of the configuration would refuse, an audit with more clients must refuse too."""
-    from dp_fedmed.privacy.mechanisms.adaptive_clipping import split_noise
-
-    if config.privacy.user.clipping is Clipping.adaptive:
-        split_noise(sigma, sampler.expected(config.federation.num_clients))
+MOST_BLACK_BOX = 1000  # canary records
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditedOutcome:
-    """What an audited run gave.
-
-    Attributes:
-        epsilon: what the run's own report claims for the unit.
-        delta: of that claim.
-        released: the final model.
-        received: the sum of the answers that the server saw, for unit `record`.
-        scores: one per canary; higher speaks for its presence.
-    """
+    """What an audited run gave, and what its own report claims for the unit."""
 
     epsilon: float
     delta: float
-    released: State
-    received: State
-    scores: Floats
+    released: State  # the final model
+    received: State  # the sum of the answers that the server saw, for unit `record`
+    scores: Floats  # one per canary; higher speaks for its presence
 
 
 def run_dirac(
@@ -222,7 +99,7 @@ def run_dirac(
 
 
 def batch_for(sample_rate: float, count: int) -> tuple[int, int]:
-    """(batch size, records) for at least so many records at this q; the others are blank.
+    """(batch size, records) for at least this many records at this q; the others are blank.
 
     >>> batch_for(0.3, 1000), batch_for(1.0, 1000), batch_for(1e-4, 1000)
     ((300, 1000), (1000, 1000), (1, 10000))
@@ -327,11 +204,6 @@ class WatchedGrid(LocalGrid):
 
 def run_audited(config: Config, display: LogDisplay, unit: Unit) -> AuditedOutcome:
     """Run a configuration, ledger and report included, in a temporary directory."""
-    from safetensors.numpy import load_file
-
-    from dp_fedmed.launch import run_locally
-    from dp_fedmed.run.results import COMPLETED, INTERRUPTED
-
     grids: list[WatchedGrid] = []
 
     def make_grid(*arguments: Any, **settings: Any) -> WatchedGrid:
@@ -356,3 +228,120 @@ def run_audited(config: Config, display: LogDisplay, unit: Unit) -> AuditedOutco
         received=dict(grids[0].received) if grids else {},
         scores=np.zeros(0),
     )
+
+
+def most_canaries(config: Config, target: AuditTarget) -> int:
+    """How many canaries the data can give: half of the training records, or all clients.
+
+    Raises:
+        ConfigError: for a task without labels to randomise, or a sampler that canaries do not fit.
+    """
+    if config.task.kind is not TaskKind.classification:
+        raise ConfigError(
+            f"--canaries black-box needs class labels to randomise, but task.kind="
+            f"{config.task.kind}: use --canaries white-box"
+        )
+    if target.unit == "client":
+        if config.federation.sampler is SamplerName.fixed and config.federation.sample_rate < 1.0:
+            raise ConfigError(
+                "--canaries black-box leaves clients out, against which federation.sampler=fixed "
+                "makes no promise: use federation.sampler=poisson or --canaries white-box"
+            )
+        return config.federation.num_clients
+    train = load_data(config.data, seed=config.seed).train
+    return min(MOST_BLACK_BOX, len(train) // 2)
+
+
+def run_black_box(
+    config: Config, target: AuditTarget, coins: Coins, display: LogDisplay, rng: np.random.Generator
+) -> AuditedOutcome:
+    """Run the configuration on records with random labels; a score is how much a loss fell.
+
+    They go through the task's own network, optimizer and data, and are seen as a stranger with the
+    model sees them. That makes the weaker audit: a bound near 0 says little.
+    """
+    data = load_data(config.data, seed=config.seed)
+    if target.unit == "record":
+        parts, training = _canary_records(data, coins, rng)
+        batch, _ = batch_for(target.sample_rate, len(training))
+        clients = 1
+    else:
+        parts, training = _canary_clients(config, data, coins, rng)
+        batch, clients = config.training.batch_size, int(coins.sum())
+    with canaries.prepared(replace(data, train=training, site_names=())) as section:
+        changed = _black_box_config(config, target, section, clients, batch)
+        outcome = run_audited(changed, display, target.unit)
+        scores = _fall_in_loss(changed, data, parts, outcome.released)
+    return replace(outcome, scores=scores)
+
+
+def _black_box_config(
+    config: Config, target: AuditTarget, section: DataConfig, clients: int, batch: int
+) -> Config:
+    """The configuration on the canaries' data, with its own network and optimizers."""
+    base = audited(config, target, section, clients)
+    federation = replace(
+        config.federation,
+        num_clients=clients,
+        num_rounds=target.rounds,
+        sampler=base.federation.sampler,
+        sample_rate=base.federation.sample_rate,
+        max_participations=None,
+        evaluate_every=0,
+        client_evaluate_every=0,
+    )
+    if target.unit == "record":
+        training = replace(
+            config.training, batch_size=batch, local_steps=target.steps // target.rounds
+        )
+        return replace(base, federation=federation, training=training)
+    own = PartitionConfig(name=PartitionName.natural, min_records=1)
+    return replace(base, federation=federation, data=replace(section, partition=own))
+
+
+def _canary_records(
+    data: DataSet, coins: Coins, rng: np.random.Generator
+) -> tuple[list[Records], Records]:
+    """(the canaries one by one, the training records with those that are in)."""
+    chosen = rng.choice(len(data.train), len(coins), replace=False)
+    labels = data.train.y.copy()
+    labels[chosen] = rng.integers(data.num_classes, size=len(chosen))
+    changed = Records(data.train.x, labels)
+    out = np.zeros(len(labels), dtype=np.bool_)
+    out[chosen[~coins]] = True
+    return [changed.subset(np.array([i])) for i in chosen], changed.subset(np.flatnonzero(~out))
+
+
+def _canary_clients(
+    config: Config, data: DataSet, coins: Coins, rng: np.random.Generator
+) -> tuple[list[Records], Records]:
+    """(each client's records with random labels, those of the clients that are in)."""
+    shares = partition(data, config.data.partition, num_clients=len(coins), seed=config.seed)
+    labels = rng.integers(data.num_classes, size=len(data.train)).astype(np.int64)
+    site = np.full(len(labels), -1, np.int64)
+    for number, client in enumerate(np.flatnonzero(coins)):
+        site[shares[client]] = number
+    changed = Records(data.train.x, labels, site)
+    return [changed.subset(share) for share in shares], changed.subset(np.flatnonzero(site >= 0))
+
+
+def _fall_in_loss(config: Config, data: DataSet, parts: list[Records], released: State) -> Floats:
+    """By how much the mean loss of each canary's records fell in training."""
+    learner = make_learner(config, data)
+    if not isinstance(learner, NetworkLearner):
+        raise TypeError(f"{type(learner).__name__} trains no network")
+    everything = Records(
+        np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
+    )
+    ends = np.cumsum([len(part) for part in parts])
+
+    def losses() -> Floats:
+        pairs = list(predictions(learner.model, everything, learner.device))
+        each = [learner.task.record_losses(logits, targets) for logits, targets in pairs]
+        values = torch.cat(each).double().numpy()
+        return np.array([part.mean() for part in np.split(values, ends[:-1])])
+
+    before = losses()
+    learner.state.load(released)
+    fall: Floats = before - losses()
+    return np.nan_to_num(fall, nan=0.0, posinf=0.0, neginf=0.0)

@@ -35,21 +35,13 @@ SITE_NOISE = ("anomaly.server_trusted=false",)
 
 @dataclass(frozen=True)
 class BankRow:
-    """What the server has of one style.
-
-    Attributes:
-        name: the style.
-        given_away: (images, patches) whether a patch is among the rows that were sent.
-        numbers: how many numbers were sent for all images together.
-        nearest: median distance of a training patch to the nearest piece of what was sent.
-        held_out: the same of patches of images that the site does not have.
-    """
+    """What the server has of one style."""
 
     name: str
-    given_away: NDArray[np.bool_]
-    numbers: int
-    nearest: float
-    held_out: float
+    given_away: NDArray[np.bool_]  # (images, patches): whether a patch is among the rows sent
+    numbers: int  # sent for all images together
+    nearest: float  # median distance of a training patch to the nearest piece of what was sent
+    held_out: float  # the same of patches of images that the site does not have
 
     def to_json(self) -> dict[str, Any]:
         """Figures only."""
@@ -69,7 +61,11 @@ def look_into_answer(config: Config, name: str) -> tuple[BankRow, Observed]:
     seen = observe(config)
     detector = Detector(detector_settings(config))
     public_map = detector.map_of(seen.sent)
-    patches = _patches(detector, public_map, seen.records.x)
+
+    def patches_of(images: NDArray[np.uint8]) -> NDArray[Any]:
+        return np.concatenate([public_map(features) for features in detector.batches(images)])
+
+    patches = patches_of(seen.records.x)
     count, per_image, dimension = patches.shape
     sent = [np.asarray(array) for answer in seen.answers for array in answer.values()]
     bank = MemoryBank(np.concatenate([_cut(array, dimension) for array in sent]))
@@ -77,7 +73,7 @@ def look_into_answer(config: Config, name: str) -> tuple[BankRow, Observed]:
     distance = bank.nearest(flat)[0][:, 0]
     same = distance <= SAME_PATCH * np.linalg.norm(flat, axis=1).clip(min=1e-12)
     held_out = load_data(config.data, seed=config.seed).val.x
-    others = _patches(detector, public_map, held_out).reshape(-1, dimension)
+    others = patches_of(held_out).reshape(-1, dimension)
     row = BankRow(
         name,
         same.reshape(count, per_image),
@@ -100,26 +96,15 @@ def chosen_images(records: Records, given_away: NDArray[np.bool_], most: int) ->
     if records.site is not None:
         sites = np.unique(records.site, return_inverse=True)[1]
     order = np.argsort(-given_away.sum(axis=1), kind="stable")
-    seen: dict[int, int] = {}
-    rank = np.empty(len(records), np.int64)
-    for position in order:
-        site = int(sites[position])
-        rank[position] = seen.get(site, 0)
-        seen[site] = seen.get(site, 0) + 1
+    rank = np.empty(len(records), np.int64)  # of an image among those of its category
+    for site in np.unique(sites):
+        own = order[sites[order] == site]
+        rank[own] = np.arange(len(own))
     return np.lexsort((sites, rank))[:most].astype(np.int64)
 
 
-def _patches(detector: Detector, public_map: Any, images: NDArray[np.uint8]) -> NDArray[Any]:
-    return np.concatenate([public_map(features) for features in detector.batches(images)])
-
-
 def mosaics(images: NDArray[np.float64], shown: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Images of which only some patches are left; the rest is grey.
-
-    Args:
-        images: (n, channels, size, size) in [0, 1].
-        shown: (n, patches), row by row of a square grid.
-    """
+    """Images of which only the patches that are shown are left; the rest is grey."""
     n, _, size, _ = images.shape
     side = round(shown.shape[1] ** 0.5)
     cells = np.minimum(np.arange(size) * side // size, side - 1)

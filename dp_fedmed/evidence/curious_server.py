@@ -26,17 +26,11 @@ from dp_fedmed.reporting.display import LogDisplay
 
 @dataclass(frozen=True)
 class Observed:
-    """What the server has after its rounds with one site, and the site's records to compare.
+    """What the server has after its rounds with one site, and the site's records to compare."""
 
-    Attributes:
-        sent: the model that the site was sent first.
-        answers: the arrays of its answers, round by round.
-        records: its training records, which no server sees.
-    """
-
-    sent: model_arrays.State
-    answers: tuple[model_arrays.State, ...]
-    records: Records
+    sent: model_arrays.State  # the model that the site was sent first
+    answers: tuple[model_arrays.State, ...]  # round by round
+    records: Records  # its training records, which no server sees
 
 
 class _ListeningGrid(LocalGrid):

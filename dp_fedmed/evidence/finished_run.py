@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
-from dp_fedmed.assemble import make_learner
+from dp_fedmed.assemble import client_runtime, make_learner
 from dp_fedmed.config import Config, from_yaml
 from dp_fedmed.data import DataSet, Records, load_data
 from dp_fedmed.errors import ArrayError, CheckpointError, ConfigError
@@ -32,22 +32,18 @@ from dp_fedmed.run.store import data_digest
 
 #: How sure it is that the data are those of the run.
 DIGEST, SIZES, UNCHECKED = "digest", "sizes", "not checked"
+_NEEDED = {
+    CONFIG_FILE: f"{{path}} holds no run: {CONFIG_FILE} is missing",
+    MODEL_FILE: f"{{path}} holds no finished run: {MODEL_FILE} is missing; finish it with "
+    "dp-fedmed resume {path}",
+    PARTITION_FILE: f"{{path}} has no {PARTITION_FILE}, which every simulation writes: the records "
+    "of deployed sites are not here, so their membership cannot be tested here",
+}
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What is left of a run, and the records that it was made from.
-
-    Attributes:
-        path: the run directory.
-        config: its settings.
-        data: its data, loaded again.
-        learner: the server's half, which knows how to use the model.
-        model: the final model's arrays.
-        report: `privacy_report.json`.
-        data_checked: how the data were compared with those of the run.
-        sizes: the number of training records of each client, where the report has it.
-    """
+    """What is left of a run, and the records that it was made from."""
 
     path: Path
     config: Config
@@ -55,16 +51,12 @@ class FinishedRun:
     learner: Learner
     model: model_arrays.State
     report: Mapping[str, Any]
-    data_checked: str
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    data_checked: str  # how the data were compared with those of the run
+    sizes: Mapping[str, int]  # of each client's training records, where the report has them
 
     @classmethod
     def open(cls, path: Path, *, data_path: str | None = None) -> FinishedRun:
-        """Open a run directory.
-
-        Args:
-            path: the directory.
-            data_path: where the data are now, if they were moved.
+        """Open a run directory, whose data may have been moved to `data_path`.
 
         Raises:
             ConfigError: if it holds no finished simulation, or the data are not the run's.
@@ -73,18 +65,9 @@ class FinishedRun:
         """
         if not path.is_dir():
             raise ConfigError(f"{path} is not a run directory: for example checkpoints/my_run")
-        if not (path / CONFIG_FILE).is_file():
-            raise ConfigError(f"{path} holds no run: {CONFIG_FILE} is missing")
-        if not (path / MODEL_FILE).is_file():
-            raise ConfigError(
-                f"{path} holds no finished run: {MODEL_FILE} is missing; finish it with "
-                f"dp-fedmed resume {path}"
-            )
-        if not (path / PARTITION_FILE).is_file():
-            raise ConfigError(
-                f"{path} has no {PARTITION_FILE}, which every simulation writes: the records of "
-                "deployed sites are not here, so their membership cannot be tested here"
-            )
+        for file, sentence in _NEEDED.items():
+            if not (path / file).is_file():
+                raise ConfigError(sentence.format(path=path))
         report = _read_report(path / REPORT_FILE)
         config, digest = _settings(path)
         if data_path is not None:
@@ -110,8 +93,6 @@ class FinishedRun:
         Raises:
             ConfigError: if a client has other records than the report says.
         """
-        from dp_fedmed.assemble import client_runtime
-
         runtime, count = client_runtime(self.config), self.config.federation.num_clients
         for number in range(count):
             node = {"partition-id": number, "num-partitions": count}
@@ -155,9 +136,9 @@ def _read_report(file: Path) -> dict[str, Any]:
     try:
         report = json.loads(file.read_text(encoding="utf-8"))
         for guarantee in report["guarantees"]:
-            if not (float(guarantee["epsilon"]) >= 0.0 and 0.0 <= float(guarantee["delta"]) < 1.0):
-                raise broken
-            if guarantee["unit"] not in ("record", "client"):
+            epsilon, delta = float(guarantee["epsilon"]), float(guarantee["delta"])
+            known = guarantee["unit"] in ("record", "client")
+            if not (epsilon >= 0.0 and 0.0 <= delta < 1.0 and known):
                 raise broken
     except (OSError, ValueError, KeyError, TypeError):
         raise broken from None

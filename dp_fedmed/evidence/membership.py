@@ -11,18 +11,22 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dp_fedmed.config import PartitionName, TaskKind
 from dp_fedmed.data import Records
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.evidence.calibration import Scored, UsualScores, halves, same_mix
 from dp_fedmed.evidence.claim import Claim, client_claim, record_claim
 from dp_fedmed.evidence.finished_run import FinishedRun
-from dp_fedmed.evidence.roc import CONFIDENCE, Interval, Roc, clopper_pearson
-from dp_fedmed.evidence.scores import Advance, Scorer, make_scorer
-
-Floats = NDArray[np.float64]
+from dp_fedmed.evidence.roc import CONFIDENCE, Floats, Interval, Roc, clopper_pearson
+from dp_fedmed.evidence.scores import (
+    Advance,
+    Score,
+    Scored,
+    UsualScores,
+    halves,
+    make_scorer,
+    same_mix,
+)
 
 FPRS = (0.001, 0.01)
 #: Where the measured curve is held against the bound: fixed beforehand, and corrected for.
@@ -59,13 +63,13 @@ class Figures:
     @property
     def advantage(self) -> float:
         """TPR − FPR at thresholds that were chosen on the other half."""
-        members, others = self._rates([fold.learnt.best_threshold for fold in self.folds])
+        members, others = self._best_rates
         return members[0] / members[1] - others[0] / others[1]
 
     @property
     def advantage_interval(self) -> Interval:
         """From the two rates' intervals at their outer ends, so rather too wide."""
-        members, others = self._rates([fold.learnt.best_threshold for fold in self.folds])
+        members, others = self._best_rates
         confidence = 1.0 - (1.0 - CONFIDENCE) / 2.0
         tpr, fpr = clopper_pearson(*members, confidence), clopper_pearson(*others, confidence)
         return tpr[0] - fpr[1], tpr[1] - fpr[0]
@@ -76,17 +80,20 @@ class Figures:
         Every threshold is a quantile of the other half's held-out scores. Clopper and Pearson's
         limits of TPR and FPR hold for all of them at once (Bonferroni), at 95 %.
         """
-        found = []
+        found, confidence = [], 1.0 - (1.0 - CONFIDENCE) / len(TESTED_FPRS)
         for fpr in TESTED_FPRS:
             cuts = [float(np.quantile(fold.learnt.others, 1.0 - fpr)) for fold in self.folds]
             members, others = self._rates(cuts)
-            confidence = 1.0 - (1.0 - CONFIDENCE) / len(TESTED_FPRS)
             least = clopper_pearson(*members, confidence)[0]
             most = clopper_pearson(*others, confidence)[1]
             allowed = float(claim.tpr(most))
             if least > allowed:
                 found.append({"fpr_at_most": most, "tpr_at_least": least, "allowed": allowed})
         return found
+
+    @property
+    def _best_rates(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        return self._rates([fold.learnt.best_threshold for fold in self.folds])
 
     def _rates(self, cuts: list[float]) -> tuple[tuple[int, int], tuple[int, int]]:
         """(hits, trials) of members and of others, each half at its own threshold."""
@@ -99,25 +106,15 @@ class Figures:
 
 @dataclass(frozen=True)
 class MembershipAttack:
-    """The result of an attack on one run.
+    """The result of an attack on one run, with the claims that bound it."""
 
-    Attributes:
-        name: how records were scored.
-        per_class: figures of the attack that knows what is usual for a class.
-        one_threshold: the same without.
-        claim: what bounds them; None where nothing is promised.
-        clients: whole clients against groups of held-out records, where clients are protected.
-        client_claim: what bounds that.
-        notes: what a reader must know, a sentence each.
-    """
-
-    name: str
-    per_class: Figures
-    one_threshold: Figures
+    name: str  # how records were scored
+    per_class: Figures  # of the attack that knows what is usual for a class
+    one_threshold: Figures  # of the one that does not
     claim: Claim | None
-    clients: Roc | None
+    clients: Roc | None  # against groups of held-out records, where clients are protected
     client_claim: Claim | None
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what a reader must know, a sentence each
 
     @property
     def beyond(self) -> list[dict[str, float]]:
@@ -135,30 +132,29 @@ def attack_run(run: FinishedRun, advance: Advance = lambda count: None) -> Membe
     Raises:
         ConfigError: if there are too few records of either kind.
     """
-    scorer, notes = make_scorer(run), list[str]()
+    (name, score), notes = make_scorer(run), list[str]()
     parts = list(run.members())
-    by_client = [_scored(run, scorer, records, advance) for records in parts]
-    others = _held_out(run, scorer, parts, advance, notes)
-    everyone = _joined(by_client)
-    kept, compared_to = same_mix(everyone, others, seed=run.config.seed)
+    by_client = [_scored(run, score, records, advance) for records in parts]
+    others = _held_out(run, score, parts, advance, notes)
+    kept, compared_to = same_mix(_joined(by_client), others, seed=run.config.seed)
     for found, what in ((kept, "training"), (compared_to, "held-out")):
         if len(found) < FEWEST_RECORDS:
             raise ConfigError(
                 f"{run.path} has {len(found)} {what} records of the classes that both kinds have: "
                 f"an attack needs at least {FEWEST_RECORDS} of each to say anything"
             )
-    claim, clients = record_claim(run.report), None
-    if client_claim(run.report) is not None:
+    clients, of_clients = None, client_claim(run.report)
+    if of_clients is not None:
         clients = _client_roc(run, by_client, others, notes)
     if run.report.get("warning"):
         notes.append(f"{run.report['warning']}: the bound holds only for who does not know it.")
     return MembershipAttack(
-        name=scorer.name,
+        name=name,
         per_class=figures(kept, compared_to, per_class=True, seed=run.config.seed),
         one_threshold=figures(kept, compared_to, per_class=False, seed=run.config.seed),
-        claim=claim,
+        claim=record_claim(run.report),
         clients=clients,
-        client_claim=client_claim(run.report) if clients is not None else None,
+        client_claim=None if clients is None else of_clients,
         notes=tuple(notes),
     )
 
@@ -183,17 +179,15 @@ def figures(members: Scored, others: Scored, *, per_class: bool, seed: int) -> F
     return Figures(tuple(folds))
 
 
-def _scored(run: FinishedRun, scorer: Scorer, records: Records, advance: Advance) -> Scored:
-    return Scored(scorer.score(records, advance), _classes(run, records))
-
-
-def _classes(run: FinishedRun, records: Records) -> NDArray[np.int64]:
-    """What decides how hard a record is: its class, or the category of a normal image."""
+def _scored(run: FinishedRun, score: Score, records: Records, advance: Advance) -> Scored:
+    """Scores, beside what decides how hard a record is: its class, or a normal image's category."""
     if run.config.task.kind is not TaskKind.anomaly:
-        return np.asarray(records.image_labels, dtype=np.int64)
-    if records.site is not None and run.data.site_names:
-        return np.asarray(records.site, dtype=np.int64)
-    return np.zeros(len(records), dtype=np.int64)
+        classes = records.image_labels
+    elif records.site is not None and run.data.site_names:
+        classes = records.site
+    else:
+        classes = np.zeros(len(records))
+    return Scored(score(records, advance), np.asarray(classes, dtype=np.int64))
 
 
 def _joined(parts: list[Scored]) -> Scored:
@@ -204,11 +198,7 @@ def _joined(parts: list[Scored]) -> Scored:
 
 
 def _held_out(
-    run: FinishedRun,
-    scorer: Scorer,
-    members: list[Records],
-    advance: Advance,
-    notes: list[str],
+    run: FinishedRun, score: Score, members: list[Records], advance: Advance, notes: list[str]
 ) -> Scored:
     """The server's records that no client had: both parts, if they are one population."""
     seen = {digest for records in members for digest in _digests(records)}
@@ -217,11 +207,11 @@ def _held_out(
         fresh = np.array([digest not in seen for digest in _digests(records)], dtype=bool)
         if run.config.task.kind is TaskKind.anomaly:
             fresh &= records.image_labels == 0
-        if not fresh.all() and run.config.task.kind is not TaskKind.anomaly:
+        elif not fresh.all():
             notes.append(
                 f"{int((~fresh).sum())} held-out records equal a training record; left out."
             )
-        scored.append(_scored(run, scorer, records.subset(np.flatnonzero(fresh)), advance))
+        scored.append(_scored(run, score, records.subset(np.flatnonzero(fresh)), advance))
     val, test = scored
     if min(len(val), len(test)) < FEWEST_RECORDS:
         return _joined(scored)

@@ -29,21 +29,13 @@ LEAST = 1e-12  # of the variance of all arrays, that one counts as having
 
 
 class ReleaseSource(Protocol):
-    """Computes one release for each of a few numbered inputs.
-
-    Attributes:
-        name: what is released.
-        bound: how far neighbouring inputs may move the release, as it is accounted.
-        inputs: number of inputs; input 0 is without the canary.
-        replaces: neighbours differ by another canary, not by none.
-        draws: how often a release is computed to know its mean, where more than noise is random.
-    """
+    """Computes one release for each of a few numbered inputs; input 0 is without the canary."""
 
     name: str
-    bound: float
+    bound: float  # how far neighbouring inputs may move the release, as it is accounted
     inputs: int
-    replaces: bool
-    draws: int
+    replaces: bool  # neighbours differ by another canary, not by none
+    draws: int  # how often it is computed to know its mean, where more than noise is random
 
     def release(self, number: int, secrets: RoundStreams) -> Arrays:
         """The noised sum of an input; may raise if the network cannot take it."""
@@ -51,32 +43,23 @@ class ReleaseSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two neighbouring inputs of a source, and what they differ by with the noise off.
-
-    Attributes:
-        source: whose inputs they are.
-        absent, present: their numbers.
-        base: the noise-free release of `absent`.
-        difference: that of `present` minus it.
-        moved: its norm, relative to the bound that is accounted.
-    """
+    """Two neighbouring inputs of a source, and what they differ by with the noise off."""
 
     source: ReleaseSource
     absent: int
     present: int
-    base: Arrays
-    difference: Arrays
-    moved: float
+    base: Arrays  # the noise-free release of `absent`
+    difference: Arrays  # that of `present` minus it
+
+    @property
+    def moved(self) -> float:
+        """The norm of the difference, relative to the bound that is accounted."""
+        return _norm(self.difference) / self.source.bound
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What the releases of a pair gave.
-
-    Attributes:
-        scores: of each release, 0 for `absent` and 1 for `present` but for the noise.
-        present: which it was.
-    """
+    """What the releases of a pair gave. But for noise, a score is 0 if absent, 1 if present."""
 
     scores: NDArray[np.float64]
     present: NDArray[np.bool_]
@@ -88,25 +71,20 @@ class Seen:
 
     def mu(self, confidence: float) -> float:
         """The releases are not μ-GDP for any smaller μ, at this confidence."""
-        above = self.scores > THRESHOLD
-        return _mu(
-            int(above[self.present].sum()), int(above[~self.present].sum()), self, confidence
-        )
+        return self._mu(self.scores > THRESHOLD, confidence)
 
     def largest_mu(self, confidence: float) -> float:
-        """What so many releases could show."""
-        return _mu(int(self.present.sum()), 0, self, confidence)
+        """What as many releases could show, all guessed right."""
+        return self._mu(self.present, confidence)
 
-
-def _mu(hits: int, false_alarms: int, seen: Seen, confidence: float) -> float:
-    present = int(seen.present.sum())
-    return gaussian_lower_bound(
-        hits=hits,
-        present=present,
-        false_alarms=false_alarms,
-        absent=len(seen.present) - present,
-        confidence=confidence,
-    )
+    def _mu(self, guessed: NDArray[np.bool_], confidence: float) -> float:
+        return gaussian_lower_bound(
+            hits=int(guessed[self.present].sum()),
+            present=int(self.present.sum()),
+            false_alarms=int(guessed[~self.present].sum()),
+            absent=int((~self.present).sum()),
+            confidence=confidence,
+        )
 
 
 class _Silence(NoiseStream):
@@ -141,22 +119,18 @@ def _secrets(kind: type[RoundStreams], name: str, key: NoiseKey) -> RoundStreams
     return kind(key=key, run="audit", server_round=1, digest=digest, client=name)
 
 
-def quiet_release(source: ReleaseSource, number: int, keys: Sequence[NoiseKey]) -> Arrays:
-    """A release with the noise off: the mean over what else the streams of these keys choose."""
-    made = [source.release(number, _secrets(_QuietSecrets, source.name, key)) for key in keys]
-    return {name: np.mean([each[name] for each in made], axis=0) for name in made[0]}
-
-
 def worst_pair(source: ReleaseSource, advance: Callable[[], None] = lambda: None) -> Pair | None:
-    """The neighbouring inputs that move a release most; None if none moves it.
+    """The neighbouring inputs that move a release most, with the noise off; None if none moves it.
 
-    Inputs that the network cannot take, or that make no finite release, are left out.
+    What else the streams choose is averaged over the same keys for all inputs. Inputs that the
+    network cannot take, or that make no finite release, are left out.
     """
     found: dict[int, Arrays] = {}
     keys = [NoiseKey.generate() for _ in range(source.draws)]
     for number in range(source.inputs):
         try:
-            release = quiet_release(source, number, keys)
+            made = [source.release(number, _secrets(_QuietSecrets, source.name, k)) for k in keys]
+            release = {name: np.mean([each[name] for each in made], axis=0) for name in made[0]}
         except (RuntimeError, ValueError, IndexError):
             if number == 0:
                 raise
@@ -171,15 +145,13 @@ def worst_pair(source: ReleaseSource, advance: Callable[[], None] = lambda: None
     best = max(pairs, key=lambda pair: _norm(_minus(found[pair[1]], found[pair[0]])), default=None)
     if best is None:
         return None
-    difference = _minus(found[best[1]], found[best[0]])
-    moved = _norm(difference) / source.bound
+    absent, present = best
     return Pair(
         source=source,
-        absent=best[0],
-        present=best[1],
-        base=found[best[0]],
-        difference=difference,
-        moved=moved,
+        absent=absent,
+        present=present,
+        base=found[absent],
+        difference=_minus(found[present], found[absent]),
     )
 
 

@@ -9,18 +9,28 @@ that comes closer to the originals counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dp_fedmed.assemble import make_work
 from dp_fedmed.config import Config, OptimizerName, TaskKind, compose
 from dp_fedmed.data import load_data
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.evidence.curious_server import Observed, observe
-from dp_fedmed.evidence.gradient_inversion import inferred_labels, invert_update
-from dp_fedmed.evidence.image_quality import Images, paired, psnr, ssim
+from dp_fedmed.evidence.curious_server import observe
+from dp_fedmed.evidence.gradient_inversion import (
+    Images,
+    inferred_labels,
+    invert_update,
+    paired,
+    psnr,
+    ssim,
+)
+from dp_fedmed.learning.networks.learner import NetworkWork
+from dp_fedmed.reporting.drawing import BRIGHTNESS, GRID, MUTED, new_figure, save_png
 
 SMOOTHINGS = (0.0, 0.1)
 STEPS = 600
@@ -112,11 +122,7 @@ def compose_for(overrides: Sequence[str], style: Sequence[str]) -> Config:
 
 
 def refuse_private_data(config: Config, *, show_records: bool) -> None:
-    """Pictures of training records are for public data, unless the user insists.
-
-    Raises:
-        ConfigError: for data that somebody gives, without ``--show-records``.
-    """
+    """Refuses pictures of training records that are not public, unless the user insists."""
     if config.data.name not in PUBLIC_DATA and not show_records:
         raise ConfigError(
             f"data.name={config.data.name}: the picture shows training records of a site as they "
@@ -126,8 +132,6 @@ def refuse_private_data(config: Config, *, show_records: bool) -> None:
 
 def sized_for_attack(config: Config, overrides: Sequence[str]) -> Config:
     """As many sites as leave the first one few records, unless the user gives the number."""
-    from dataclasses import replace
-
     if any(word.startswith("federation.num_clients=") for word in overrides):
         return config
     records = len(load_data(config.data, seed=config.seed).train)
@@ -136,11 +140,7 @@ def sized_for_attack(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def check_invertible(config: Config) -> None:
-    """Refuse what is no gradient or no image.
-
-    Raises:
-        ConfigError: naming the setting.
-    """
+    """Refuses what is no gradient or no image."""
     shape = load_data(config.data, seed=config.seed).input_shape
     if len(shape) != 3:
         raise ConfigError(
@@ -153,15 +153,8 @@ def check_invertible(config: Config) -> None:
         )
 
 
-def rebuild(config: Config, name: str, advance: Advance) -> tuple[Row, Images, Observed]:
-    """One row: a real round, and the images that its update gives away.
-
-    Returns:
-        The row, the originals in its order, and what the server had.
-    """
-    from dp_fedmed.assemble import make_work
-    from dp_fedmed.learning.networks.learner import NetworkWork
-
+def rebuild(config: Config, name: str, advance: Advance) -> tuple[Row, Images]:
+    """One row, from a real round and the images that its update gives away, and the originals."""
     seen = observe(config)
     data = load_data(config.data, seed=config.seed)
     count = len(seen.records)
@@ -197,20 +190,18 @@ def rebuild(config: Config, name: str, advance: Advance) -> tuple[Row, Images, O
             smoothing=smoothing,
             seed=config.seed,
             steps=STEPS,
-            advance=lambda: advance(1),
+            advance=advance,
         )
         for smoothing in SMOOTHINGS
     ]
     rows = [judged(name, paired(found, originals), originals) for found in attempts]
-    return max(rows, key=lambda row: float(np.mean(row.psnr))), originals, seen
+    return max(rows, key=lambda row: float(np.mean(row.psnr))), originals
 
 
 def judged(name: str, found: Images, originals: Images) -> Row:
     """Images beside the originals."""
-    pairs = list(zip(found, originals, strict=True))
-    return Row(
-        name, found, tuple(psnr(a, b) for a, b in pairs), tuple(ssim(a, b) for a, b in pairs)
-    )
+    quality = [(psnr(a, b), ssim(a, b)) for a, b in zip(found, originals, strict=True)]
+    return Row(name, found, *zip(*quality, strict=True))
 
 
 def without_update(config: Config, originals: Images) -> Row:
@@ -225,6 +216,32 @@ def as_images(x: NDArray[Any]) -> Images:
     return np.asarray(scaled, dtype=np.float64)
 
 
-def steps_of_a_row() -> int:
-    """How often `rebuild` advances."""
-    return STEPS * len(SMOOTHINGS)
+def plot_reconstruction(
+    rows: Sequence[tuple[str, str, NDArray[Any]]], title: str, path: Path
+) -> None:
+    """Draw rows of images with a name and a figure beside each, the originals first."""
+    count = len(rows[0][2])
+    width, left = 0.78, 2.3
+    figure = new_figure(left + width * count, width * len(rows) + 0.5, layout=None)
+    whole_width, whole_height = figure.get_size_inches()
+    margins = {"left": left / whole_width, "right": 0.99, "bottom": 0.02, "wspace": 0.08}
+    margins |= {"top": 1.0 - 0.42 / whole_height, "hspace": 0.12}
+    panels = figure.subplots(len(rows), count, squeeze=False, gridspec_kw=margins)
+    for (name, figure_of_row, images), row in zip(rows, panels, strict=True):
+        for image, panel in zip(images, row, strict=True):
+            _draw(panel, image)
+        beside = {"transform": row[0].transAxes, "ha": "right", "va": "center"}
+        row[0].text(-0.15, 0.62, name, fontsize=9, **beside)
+        row[0].text(-0.15, 0.3, figure_of_row, fontsize=7, color=MUTED, **beside)
+    figure.suptitle(title, fontsize=10, y=1.0 - 0.12 / whole_height, va="top")
+    save_png(figure, path, dpi=110)
+
+
+def _draw(panel: Any, image: NDArray[Any]) -> None:
+    panel.set(xticks=[], yticks=[])
+    for spine in panel.spines.values():
+        spine.set(color=GRID, linewidth=0.5)
+    if len(image) == 3:
+        panel.imshow(np.clip(image.transpose(1, 2, 0), 0.0, 1.0))
+    else:
+        panel.imshow(image[0], cmap=BRIGHTNESS, vmin=0.0, vmax=1.0)

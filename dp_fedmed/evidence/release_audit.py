@@ -12,22 +12,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from dp_fedmed.config import Config
 from dp_fedmed.data import DataSet
-from dp_fedmed.evidence.audited_run import AuditTarget
-from dp_fedmed.evidence.findings import UNITS, Attack, Finding, Verdict, statement, verdict_of
-from dp_fedmed.evidence.one_release import (
-    THRESHOLD,
-    Pair,
-    Seen,
-    attack,
-    fresh_secrets,
-    worst_of,
+from dp_fedmed.evidence.findings import (
+    UNITS,
+    Attack,
+    AuditTarget,
+    Finding,
+    Verdict,
+    statement,
+    verdict_of,
 )
+from dp_fedmed.evidence.one_release import THRESHOLD, Pair, Seen, attack, fresh_secrets, worst_of
 from dp_fedmed.evidence.release_sources import Attacked, attacked
 from dp_fedmed.privacy import History
-from dp_fedmed.privacy.accounting.history import Method
 from dp_fedmed.privacy.streams.noise import NoiseKey
 
 FEWEST_TRIALS, MOST_TRIALS = 1000, 4000
@@ -37,7 +37,7 @@ Advance = Callable[[], None]
 
 
 def default_trials(target: AuditTarget) -> int:
-    """So many that noise divided by 3 shows, within reason: more noise takes more releases."""
+    """Enough that noise divided by 3 shows, within reason: more noise takes more releases."""
     return int(min(MOST_TRIALS, max(FEWEST_TRIALS, 2 * math.ceil(24.0 * target.event.key[1] ** 2))))
 
 
@@ -53,22 +53,18 @@ def audit_release(
 ) -> Finding:
     """Attack the release that protects one unit.
 
-    Args:
-        config: as a run would have it.
-        target: the unit and its plan.
-        data: the server's.
-        trials: releases; None for a number that suits σ.
-        confidence: of the bound.
-        rng: of canaries and random weights; noise never depends on it.
-        on_start: given what runs and its length, what is called after each part of it.
+    `rng` is of canaries and random weights; noise never depends on it. `on_start` is given what
+    runs and its length, and returns what is called after each part of it.
 
     Raises:
         ConfigError: for what a run of the configuration would refuse.
     """
-    _use_threads(config)
+    torch.set_num_threads(config.training.threads)  # as a client does: results depend on it
     trials = default_trials(target) if trials is None else trials
     what = attacked(config, target, data, rng)
-    pairs = _pairs(what, on_start)
+    searched = on_start("canaries, the worst of", sum(source.inputs for source in what.sources))
+    groups = [[source] for source in what.sources] if what.each_one else [what.sources]
+    pairs = [worst_of(group, searched) for group in groups]
     sure = 1.0 - (1.0 - confidence) / len(pairs)  # for all of them together
     seen = []
     for number, pair in enumerate(pairs):
@@ -92,7 +88,7 @@ def audit_public_seed(
 
     If the release that has it comes out bit for bit, its presence is certain.
     """
-    _use_threads(config)
+    torch.set_num_threads(config.training.threads)
     what = attacked(config, target, data, rng)
     pair, seed = worst_of(what.sources), config.privacy.noise_seed or 0
 
@@ -128,20 +124,6 @@ def audit_public_seed(
     )
 
 
-def _use_threads(config: Config) -> None:
-    """As a client does: results, and the time they take, depend on it."""
-    import torch
-
-    torch.set_num_threads(config.training.threads)
-
-
-def _pairs(what: Attacked, on_start: Callable[[str, int], Advance]) -> list[Pair]:
-    searched = on_start("canaries, the worst of", sum(source.inputs for source in what.sources))
-    if what.each_one:
-        return [worst_of([source], searched) for source in what.sources]
-    return [worst_of(what.sources, searched)]
-
-
 def _finding(
     config: Config,
     target: AuditTarget,
@@ -153,22 +135,18 @@ def _finding(
 ) -> Finding:
     accounted = target.event.key[1]  # σ over how far neighbours may move the sum
     mu, largest = seen.mu(sure), seen.largest_mu(sure)
-    claim = _epsilon(config, target, 1.0)
-    shown, most = (_epsilon(config, target, m * accounted) for m in (mu, largest))
+    claim, shown, most = (
+        _epsilon(config, target, factor) for factor in (1.0, mu * accounted, largest * accounted)
+    )
     verdict = verdict_of(claim=1.0 / accounted, shown=mu, largest=largest)
     if pair.moved > MOST_MOVED:  # a proof without statistics, also where the noise hides it
         verdict = Verdict.exceeded
-    described = {
-        **what.described,
-        "moved": round(pair.moved, 4),
-        "noise_multiplier_shown": round(target.noise_multiplier / (mu * accounted), 4)
-        if mu
-        else None,
-    }
+    sigma = round(target.noise_multiplier / (mu * accounted), 4) if mu else None
+    moved = {"moved": round(pair.moved, 4), "noise_multiplier_shown": sigma}
     return Finding(
         attack=Attack.release,
         target=target,
-        attacked=described,
+        attacked={**what.described, **moved},
         replaced=what.replaced,
         claim=claim,
         delta=target.delta,
@@ -186,7 +164,7 @@ def _finding(
             shown=shown,
             confidence=confidence,
             evidence=_evidence(target, pair, verdict, mu * accounted),
-            on=f" with {named(what)}",
+            on=f" with {what.name}",
         ),
         scores=seen.scores,
         coins=seen.present,
@@ -199,11 +177,11 @@ def _epsilon(config: Config, target: AuditTarget, factor: float) -> float:
     if factor <= 0.0:
         return 0.0
     event = replace(target.event, noise_multiplier=target.event.noise_multiplier / factor)
-    method: Method = config.privacy.accountant.value
-    found = History([event]).epsilon(delta=target.delta, method=method)
+    history = History([event])
+    found = history.epsilon(delta=target.delta, method=config.privacy.accountant.value)
     if math.isfinite(found):
         return found
-    return History([event]).epsilon(delta=target.delta, method="rdp")  # is finite at any σ
+    return history.epsilon(delta=target.delta, method="rdp")  # is finite at any σ
 
 
 def _evidence(target: AuditTarget, pair: Pair, verdict: Verdict, factor: float) -> str:
@@ -228,15 +206,3 @@ def _evidence(target: AuditTarget, pair: Pair, verdict: Verdict, factor: float) 
         f"the worst that was tried moves a release by {moved}, and {seen} ({sigma:.3g} is "
         "accounted):"
     )
-
-
-def named(what: Attacked) -> str:
-    """What was attacked, in words.
-
-    >>> named(Attacked(described={"network": "a.Net", "loss": "cross_entropy"}, replaced="",
-    ...                sources=[]))
-    'a.Net, loss cross_entropy'
-    """
-    first, *rest = what.described.items()
-    words = [str(first[1]), *(f"{key.replace('_', ' ')} {value}" for key, value in rest)]
-    return ", ".join(word for word in words if not word.startswith("trained weights"))

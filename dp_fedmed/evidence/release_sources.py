@@ -26,7 +26,8 @@ from dp_fedmed.assemble import (
 from dp_fedmed.config import Config, GradMode, OptimizerName, TaskKind
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.data.records import joined
-from dp_fedmed.evidence.audited_run import OVER, AuditTarget, planned_privacy
+from dp_fedmed.evidence.audited_run import OVER, planned_privacy
+from dp_fedmed.evidence.findings import AuditTarget
 from dp_fedmed.evidence.one_release import Arrays
 from dp_fedmed.federation import ClientPlan, PrivacyPlan, RecordOrder
 from dp_fedmed.learning import (
@@ -55,17 +56,22 @@ SITE, OTHER = "canary", "other"
 class Attacked:
     """What an audit attacks: its description, and the sources of its releases.
 
-    Attributes:
-        described: for the report: network, loss, way to gradients, mechanism.
-        replaced: what of the configuration takes no part, and why it need not.
-        sources: of which the one that moves most is attacked,
-        each_one: or each.
+    >>> described = {"network": "a.Net", "loss": "cross_entropy"}
+    >>> Attacked(described=described, replaced="", sources=[]).name
+    'a.Net, loss cross_entropy'
     """
 
     described: Mapping[str, str | int]
-    replaced: str
+    replaced: str  # what of the configuration takes no part, and why it need not
     sources: Sequence[Any]
-    each_one: bool = False
+    each_one: bool = False  # attacked is each source, not only the one that moves most
+
+    @property
+    def name(self) -> str:
+        """What is attacked, in words."""
+        first, *rest = self.described.items()
+        words = [str(first[1]), *(f"{key.replace('_', ' ')} {value}" for key, value in rest)]
+        return ", ".join(word for word in words if not word.startswith("trained weights"))
 
 
 def attacked(
@@ -100,7 +106,7 @@ def _network(
     }
     canaries = candidates(data, rng)
     if target.unit == "client":
-        source = ClientRelease(config, target, data, learner, initial, canaries)
+        source = ClientRelease(config, target, data, initial, canaries)
         return Attacked(
             described=described,
             replaced="the server's optimizer, which sees only what was released",
@@ -132,9 +138,9 @@ def _statistic(
     releases = 1 if config.releases_rows else min(config.federation.num_rounds, 2)
     for number in range(releases):
         if target.unit == "record":
-            sources.append(RecordRelease(changed, target, data, work, state, canaries, learner))
+            sources.append(RecordRelease(changed, target, data, work, state, canaries))
         else:
-            sources.append(ClientRelease(changed, target, data, learner, state, canaries))
+            sources.append(ClientRelease(changed, target, data, state, canaries))
         if number + 1 < releases:
             answer, _ = work.train(_round(state, data.val))
             plan = _plan(config, target, len(data.val))
@@ -179,12 +185,8 @@ def _plan(config: Config, target: AuditTarget, records: int) -> PrivacyPlan:
     own = ClientPlan(
         records=records, sample_rate=1.0, steps=1, participations=None, noise_multiplier=sigma
     )
-    return PrivacyPlan(
-        delta_sample=target.delta,
-        delta_user=None,
-        clients={SITE: own, OTHER: own},
-        user_event=None,
-    )
+    clients = {SITE: own, OTHER: own}
+    return PrivacyPlan(delta_sample=target.delta, delta_user=None, clients=clients, user_event=None)
 
 
 def _one_step(config: Config, target: AuditTarget) -> Config:
@@ -232,15 +234,9 @@ def candidates(data: DataSet, rng: np.random.Generator, *, images: bool = False)
     inputs, labels = np.concatenate(x), np.concatenate(y)
     if images:
         return Records(inputs, np.zeros_like(labels))
-    other = _other_labels(labels, data.num_classes)
-    return joined(Records(inputs, labels), Records(inputs, other))
-
-
-def _other_labels(labels: NDArray[Any], num_classes: int) -> NDArray[Any]:
-    """The opposite class, or a number far off."""
-    if np.issubdtype(labels.dtype, np.integer):
-        return (num_classes - 1 - labels).astype(labels.dtype)
-    return (-10.0 * labels - 10.0).astype(labels.dtype)
+    is_class = np.issubdtype(labels.dtype, np.integer)
+    other = data.num_classes - 1 - labels if is_class else -10.0 * labels - 10.0
+    return joined(Records(inputs, labels), Records(inputs, other.astype(labels.dtype)))
 
 
 def _crafted(x: NDArray[Any], rng: np.random.Generator, *, images: bool) -> list[NDArray[Any]]:
@@ -272,17 +268,16 @@ class RecordRelease:
         work: LocalWork,
         model: State,
         canaries: Records,
-        learner: Learner | None = None,
     ) -> None:
         self.config, self.target, self.work, self.model = config, target, work, model
-        self.learner, self.canaries = learner, canaries
+        self.canaries = canaries
         self.beside = data.val.subset(np.arange(min(BESIDE, len(data.val))))
         self.name = f"one release of {target.unit}s"
         self.replaces = target.adjacency == "replace_one"
         rows = config.anomaly.rows_per_image if config.releases_rows else 1
         self.draws = 8 if config.releases_rows else 1  # which patches are drawn is random too
-        anomaly = config.task.kind is TaskKind.anomaly
-        norm = 1.0 if anomaly else target.clip_norm
+        self.is_statistic = config.task.kind is TaskKind.anomaly
+        norm = 1.0 if self.is_statistic else target.clip_norm
         self.bound = norm * math.sqrt(rows) * (2.0 if self.replaces else 1.0)
         self.inputs = 1 + len(canaries)
 
@@ -290,7 +285,8 @@ class RecordRelease:
         """The noised sum."""
         records = self.beside
         if number > 0:
-            records = _with(records, self.canaries.subset(np.array([number - 1])))
+            # First, so that whatever depends on a place in the batch moves.
+            records = joined(self.canaries.subset(np.array([number - 1])), records)
         count = len(records)
         order = RecordOrder(
             noise_multiplier=self.target.noise_multiplier,
@@ -304,16 +300,11 @@ class RecordRelease:
         if self.config.releases_rows:
             rows = count * self.config.anomaly.rows_per_image
             return {name: value[:rows].astype(np.float64) for name, value in answer.items()}
-        if self.learner is not None and self.config.record_noise_at_server:
-            plans = _plan(self.config, self.target, count)
-            return _released(self.config, self.learner, plans, {SITE: answer}, answer, secrets)
-        sign = 1.0 if self.learner is not None else -1.0  # a step goes against the gradient
+        if self.is_statistic and self.config.record_noise_at_server:
+            plan = _plan(self.config, self.target, count)
+            return _released(self.config, plan, {SITE: answer}, secrets)
+        sign = 1.0 if self.is_statistic else -1.0  # a step goes against the gradient
         return {name: sign * count * value.astype(np.float64) for name, value in answer.items()}
-
-
-def _with(records: Records, canary: Records) -> Records:
-    """The records with the canary first, so that whatever depends on a place in the batch moves."""
-    return Records(np.concatenate([canary.x, records.x]), np.concatenate([canary.y, records.y]))
 
 
 class ClientRelease:
@@ -329,18 +320,16 @@ class ClientRelease:
         config: Config,
         target: AuditTarget,
         data: DataSet,
-        learner: Learner,
         model: State,
         canaries: Records,
     ) -> None:
         self.config = replace(config, privacy=planned_privacy(config.privacy, target))
-        self.learner = learner
         self.name, self.bound = "one release of clients", target.clip_norm
         self.plan = _plan(config, target, len(data.val))
-        self.work = _built(config, data)
+        work = _built(config, data)
         half = data.val.subset(np.arange(min(BESIDE, len(data.val))))
         parts = [half, *(canaries.subset(np.array([i])) for i in range(0, len(canaries), 4))]
-        self.answers = [self.work.train(_round(model, part))[0] for part in parts]
+        self.answers = [work.train(_round(model, part))[0] for part in parts]
         self.inputs = len(parts)
 
     def release(self, number: int, secrets: RoundStreams) -> Arrays:
@@ -348,13 +337,12 @@ class ClientRelease:
         answers = {OTHER: self.answers[0]}
         if number > 0:
             answers[SITE] = _enlarged(self.answers[number], OVER * self.bound)
-        return _released(self.config, self.learner, self.plan, answers, self.answers[0], secrets)
+        return _released(self.config, self.plan, answers, secrets)
 
 
 def _enlarged(answer: State, norm: float) -> State:
-    own = math.sqrt(
-        sum(float(np.square(value, dtype=np.float64).sum()) for value in answer.values())
-    )
+    squares = (float(np.square(value, dtype=np.float64).sum()) for value in answer.values())
+    own = math.sqrt(sum(squares))
     factor = norm / own if own > 0.0 else 1.0
     return {
         name: (value * factor).astype(value.dtype) if value.dtype.kind == "f" else value
@@ -363,18 +351,13 @@ def _enlarged(answer: State, norm: float) -> State:
 
 
 def _released(
-    config: Config,
-    learner: Learner,
-    plan: PrivacyPlan,
-    answers: Mapping[str, State],
-    like: State,
-    secrets: RoundStreams,
+    config: Config, plan: PrivacyPlan, answers: Mapping[str, State], secrets: RoundStreams
 ) -> Arrays:
     """These answers, summed and noised by the mechanism of a run."""
-    mechanism = None if learner is None else server_mechanism(config, plan, make_sampler(config))
+    mechanism = server_mechanism(config, plan, make_sampler(config))
     if mechanism is None:
         raise ValueError("the server noises nothing here")
-    total = mechanism.empty(like)
+    total = mechanism.empty(next(iter(answers.values())))
     for name, answer in answers.items():
         add(total, mechanism.bound(answer, client=name))
     shown = mechanism.release(total, secrets)

@@ -1,14 +1,10 @@
-"""How well scores tell members from others, with intervals; and the most that (ε, δ) allows.
-
-Pure arithmetic on scores, of which a higher one speaks for a member.
-"""
+"""How well scores tell members from others, with intervals; a higher score speaks for a member."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,24 +34,31 @@ class Roc:
             raise ValueError("a ROC needs finite scores")
 
     @cached_property
+    def _missed(self) -> tuple[Floats, Floats, Floats]:
+        """Every threshold, with the shares of members and of others that lie below it."""
+        thresholds = np.unique(np.concatenate([self.members, self.others]))
+        members, others = (
+            np.searchsorted(np.sort(scores), thresholds) / len(scores)
+            for scores in (self.members, self.others)
+        )
+        return thresholds, members, others
+
+    @cached_property
     def points(self) -> tuple[Floats, Floats]:
         """(FPR, TPR) at every threshold that changes one of them, from (0, 0) to (1, 1)."""
-        thresholds = np.unique(np.concatenate([self.members, self.others]))[::-1]
-        members, others = np.sort(self.members), np.sort(self.others)
-        tpr = 1.0 - np.searchsorted(members, thresholds, side="left") / len(members)
-        fpr = 1.0 - np.searchsorted(others, thresholds, side="left") / len(others)
-        return np.concatenate([[0.0], fpr]), np.concatenate([[0.0], tpr])
+        _, members, others = self._missed
+        return np.append(0.0, 1.0 - others[::-1]), np.append(0.0, 1.0 - members[::-1])
 
     @cached_property
     def _placements(self) -> tuple[Floats, Floats]:
         """For each member the share of others below it, for each other of members above it."""
-        members, others = np.sort(self.members), np.sort(self.others)
 
-        def below(values: Floats, among: Floats) -> Floats:
+        def below(values: Floats, others: Floats) -> Floats:
+            among = np.sort(others)
             left = np.searchsorted(among, values, side="left")
             return (left + np.searchsorted(among, values, side="right")) / (2.0 * len(among))
 
-        return below(self.members, others), 1.0 - below(self.others, members)
+        return below(self.members, self.others), 1.0 - below(self.others, self.members)
 
     @property
     def auc(self) -> float:
@@ -89,12 +92,8 @@ class Roc:
     @property
     def best_threshold(self) -> float:
         """Where TPR − FPR is largest."""
-        thresholds = np.unique(np.concatenate([self.members, self.others]))
-        members, others = np.sort(self.members), np.sort(self.others)
-        gap = np.searchsorted(others, thresholds) / len(others) - np.searchsorted(
-            members, thresholds
-        ) / len(members)
-        return float(thresholds[int(gap.argmax())])
+        thresholds, members, others = self._missed
+        return float(thresholds[int((others - members).argmax())])
 
 
 def clopper_pearson(hits: int, trials: int, confidence: float = CONFIDENCE) -> Interval:
@@ -112,28 +111,3 @@ def clopper_pearson(hits: int, trials: int, confidence: float = CONFIDENCE) -> I
     low = float(beta.ppf(tail, hits, trials - hits + 1)) if hits > 0 else 0.0
     high = float(beta.isf(tail, hits + 1, trials - hits)) if hits < trials else 1.0
     return low, high
-
-
-def largest_tpr(fpr: Any, *, epsilon: float, delta: float) -> Any:
-    """The most that any attack on an (ε, δ)-private mechanism can reach at this FPR.
-
-    TPR ≤ e^ε·FPR + δ, and the same with the roles exchanged: 1 − FPR ≤ e^ε·(1 − TPR) + δ
-    (Kairouz, Oh & Viswanath 2015).
-
-    >>> round(float(largest_tpr(0.01, epsilon=1.0, delta=0.0)), 4)
-    0.0272
-    """
-    at = np.asarray(fpr, dtype=np.float64)
-    forth = at * math.exp(min(epsilon, 700.0)) + delta
-    back = 1.0 - np.maximum(1.0 - at - delta, 0.0) * math.exp(-epsilon)
-    return np.clip(np.minimum(forth, back), 0.0, 1.0)
-
-
-def largest_advantage(*, epsilon: float, delta: float) -> float:
-    """The most that TPR − FPR can be under (ε, δ).
-
-    >>> round(largest_advantage(epsilon=1.0, delta=0.0), 4)
-    0.4621
-    """
-    share = math.tanh(epsilon / 2.0)  # (e^ε − 1)/(e^ε + 1)
-    return min(1.0, share + delta * (1.0 - share))

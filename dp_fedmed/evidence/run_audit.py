@@ -9,31 +9,24 @@ add up does not depend on the network, and nothing else lets thousands of canari
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from dp_fedmed.config import Config, TaskKind
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.evidence.audited_run import OVER, AuditedOutcome, AuditTarget, run_dirac
-from dp_fedmed.evidence.black_box import most_canaries, run_black_box
+from dp_fedmed.evidence.audited_run import OVER, most_canaries, run_black_box, run_dirac
 from dp_fedmed.evidence.findings import (
     Attack,
+    AuditTarget,
     Finding,
     Verdict,
     marks_of,
     statement,
     verdict_of,
 )
-from dp_fedmed.privacy.auditing import (
-    Guesses,
-    count_correct,
-    epsilon_lower_bound,
-    p_value,
-    plan_guesses,
-)
+from dp_fedmed.privacy.auditing import count_correct, epsilon_lower_bound, p_value, plan_guesses
 from dp_fedmed.reporting.display import LogDisplay
 
 DEFAULT_COUNT = 4000
@@ -47,7 +40,7 @@ class CanaryKind(StrEnum):
     black_box = "black-box"
 
 
-_STAND_IN = {"network": "a stand-in with one weight per canary"}
+_STAND_IN = "a stand-in with one weight per canary"
 _REPLACED = {
     CanaryKind.white_box: (
         "network, loss, grad_mode, data, optimizers, weighting and engine; what depends on the "
@@ -63,7 +56,7 @@ def canary_count(
     """How many canaries a run gets; None where only single releases are attacked.
 
     Raises:
-        ConfigError: for data that cannot give so many.
+        ConfigError: for data that cannot give as many.
     """
     if kind is CanaryKind.white_box:
         if config.task.kind is TaskKind.anomaly:
@@ -84,27 +77,6 @@ def canary_count(
     return count
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Counts:
-    """Guesses of all runs together."""
-
-    canaries: int
-    guesses: int
-    correct: int
-    delta: float
-    confidence: float
-
-    def bound(self, correct: int | None = None) -> float:
-        """ε that they refute; with so many right ones, if given."""
-        return epsilon_lower_bound(
-            canaries=self.canaries,
-            guesses=self.guesses,
-            correct=self.correct if correct is None else correct,
-            delta=self.delta,
-            confidence=self.confidence,
-        )
-
-
 def audit_run(
     config: Config,
     target: AuditTarget,
@@ -117,6 +89,7 @@ def audit_run(
     on_start: Callable[[str, int], LogDisplay],
 ) -> Finding:
     """Run, guess, bound. How many guesses are made depends on the claim, never on a score."""
+    white_box = kind is CanaryKind.white_box
     correct, guesses, outcome, coins = 0, None, None, np.zeros(0, np.bool_)
     for number in range(repeat):
         coins = rng.random(count) < 0.5
@@ -124,7 +97,7 @@ def audit_run(
         display = on_start(f"{target.unit}s, a whole run{place}", target.rounds)
         outcome = (
             run_dirac(config, target, coins, display)
-            if kind is CanaryKind.white_box
+            if white_box
             else run_black_box(config, target, coins, display, rng)
         )
         guesses = guesses or plan_guesses(
@@ -140,91 +113,75 @@ def audit_run(
         correct += count_correct(outcome.scores, coins, guesses)
     if outcome is None or guesses is None:
         raise ValueError("an audit makes at least one run")
-    counts = _Counts(
+    claim, delta, total = outcome.epsilon, outcome.delta, repeat * guesses.total
+    refuted = partial(
+        epsilon_lower_bound,
         canaries=repeat * count,
-        guesses=repeat * guesses.total,
-        correct=correct,
-        delta=outcome.delta,
+        guesses=total,
+        delta=delta,
         confidence=confidence,
     )
-    bound, largest = counts.bound(), counts.bound(counts.guesses)
-    verdict = verdict_of(claim=outcome.epsilon, shown=bound, largest=largest)
+    bound, largest = refuted(correct=correct), refuted(correct=total)
+    verdict = verdict_of(claim=claim, shown=bound, largest=largest)
     return Finding(
         attack=Attack.run,
         target=target,
-        attacked=_attacked(config, kind),
+        attacked={"network": _STAND_IN}
+        if white_box
+        else {"network": config.model._target_, "loss": str(config.task.loss)},
         replaced=_REPLACED[kind],
-        claim=outcome.epsilon,
-        delta=outcome.delta,
+        claim=claim,
+        delta=delta,
         lower_bound=bound,
         largest_bound=largest,
-        canaries=counts.canaries,
-        guesses=counts.guesses,
+        canaries=repeat * count,
+        guesses=total,
         correct=correct,
         verdict=verdict,
         statement=statement(
             verdict,
             target,
-            claim=outcome.epsilon,
-            delta=outcome.delta,
+            claim=claim,
+            delta=delta,
             shown=bound,
             confidence=confidence,
-            evidence=_evidence(outcome, verdict, counts, repeat),
+            evidence=_evidence(verdict, largest, claim, delta, count, repeat, confidence),
         ),
-        settings=_settings(kind, guesses, repeat),
+        settings={
+            "canaries": str(kind),
+            "canary_norm": OVER if white_box else None,
+            "guessed_in": guesses.included,
+            "guessed_out": guesses.excluded,
+            "repeat": repeat,
+        },
         scores=outcome.scores,
         coins=coins,
         marks=marks_of(outcome.scores, included=guesses.included, excluded=guesses.excluded),
     )
 
 
-def _attacked(config: Config, kind: CanaryKind) -> dict[str, str]:
-    if kind is CanaryKind.white_box:
-        return dict(_STAND_IN)
-    return {"network": config.model._target_, "loss": str(config.task.loss)}
-
-
-def _settings(kind: CanaryKind, guesses: Guesses, repeat: int) -> dict[str, Any]:
-    return {
-        "canaries": str(kind),
-        "canary_norm": OVER if kind is CanaryKind.white_box else None,
-        "guessed_in": guesses.included,
-        "guessed_out": guesses.excluded,
-        "repeat": repeat,
-    }
-
-
-def _evidence(outcome: AuditedOutcome, verdict: Verdict, counts: _Counts, repeat: int) -> str:
-    """What the guesses showed, or why they cannot show enough."""
+def _evidence(
+    verdict: Verdict,
+    largest: float,
+    claim: float,
+    delta: float,
+    count: int,
+    repeat: int,
+    confidence: float,
+) -> str:
+    """What the guesses showed; if too little, how many runs could refute the claim."""
     if verdict is Verdict.exceeded:
         return "what a whole run released shows"
     if verdict is Verdict.consistent:
         return "what a whole run released shows only"
-    needed = _repeats_needed(outcome, counts, repeat)
-    remedy = (
-        f": use --repeat {needed}"
-        if needed is not None
-        else "; a million canaries would not reach it either"
-    )
+    remedy, needed = "; a million canaries would not reach it either", 2 * repeat
+    while (total := needed * count) <= MOST:
+        p = p_value(canaries=total, guesses=total, correct=total, epsilon=claim, delta=delta)
+        if p < 1.0 - confidence:
+            remedy = f": use --repeat {needed}"
+            break
+        needed *= 2
     return (
         "a whole run's reach: so many guesses, all of them right, would show no more than ε > "
-        f"{counts.bound(counts.guesses):.2f}{remedy}"
+        f"{largest:.2f}{remedy}"
     )
-
-
-def _repeats_needed(outcome: AuditedOutcome, counts: _Counts, repeat: int) -> int | None:
-    """How many runs could refute the claim if every guess were right; None beyond a million."""
-    count, needed = counts.canaries // repeat, 2 * repeat
-    while needed * count <= MOST:
-        total = needed * count
-        refuted = p_value(
-            canaries=total,
-            guesses=total,
-            correct=total,
-            epsilon=outcome.epsilon,
-            delta=outcome.delta,
-        )
-        if refuted < 1.0 - counts.confidence:
-            return needed
-        needed *= 2
-    return None

@@ -17,7 +17,7 @@ BREAKS: list[Break] = [
     Break(
         "the audit's record stands alone in its batch, where coupling does not show",
         "evidence/release_sources.py",
-        "            records = _with(records, self.canaries.subset(np.array([number - 1])))",
+        "            records = joined(self.canaries.subset(np.array([number - 1])), records)",
         "            records = self.canaries.subset(np.array([number - 1]))",
         f"{_TESTS}::test_the_real_build_stays_below_its_claim",
     ),

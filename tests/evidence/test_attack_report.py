@@ -1,8 +1,9 @@
-"""`attack.json`: figures and words that say the same, and no more than there is to say."""
+"""`attack.json` and its picture: figures and words that say the same, and no more."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,13 @@ import numpy as np
 import pytest
 
 from dp_fedmed.config import compose
-from dp_fedmed.evidence.attack_report import MOST_POINTS, attack_json, attack_statement
+from dp_fedmed.evidence import attack_report
+from dp_fedmed.evidence.attack_report import (
+    MOST_POINTS,
+    attack_json,
+    attack_statement,
+    plot_attack,
+)
 from dp_fedmed.evidence.claim import Claim
 from dp_fedmed.evidence.finished_run import DIGEST, UNCHECKED
 from dp_fedmed.evidence.membership import Figures, Fold, MembershipAttack
@@ -89,3 +96,38 @@ def test_data_that_could_not_be_checked_are_a_doubt() -> None:
     doubt = "could not be checked"
     assert doubt in attack_statement(run_of(UNCHECKED), attack_of(0.0))
     assert doubt not in attack_statement(run_of(), attack_of(0.0))
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that are saved."""
+    figures: list[Any] = []
+    save = attack_report.drawing.save_png
+
+    def kept(figure: Any, path: Path, **more: Any) -> None:
+        figures.append(figure)
+        save(figure, path, **more)
+
+    monkeypatch.setattr(attack_report.drawing, "save_png", kept)
+    return figures
+
+
+@pytest.mark.parametrize("claim", [None, Claim(epsilon=1.0, delta=1e-5, source="")])
+def test_a_bound_is_drawn_where_something_is_promised(
+    claim: Claim | None, saved: list[Any], tmp_path: Path
+) -> None:
+    plot_attack(attack_of(1.0, 50, claim=claim), "a title", tmp_path / "attack.png")
+    assert (tmp_path / "attack.png").stat().st_size > 1000
+    (axes,) = saved[0].axes
+    labels = axes.get_legend_handles_labels()[1]
+    assert ("most that ε = 1, δ = 1e-05 allow" in labels) is (claim is not None)
+    assert axes.get_title() == "a title"
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+def test_no_false_alarm_is_on_the_picture_however_many_records_there_are(
+    saved: list[Any], tmp_path: Path
+) -> None:
+    for others in (10, 5000):
+        plot_attack(attack_of(1.0, others, claim=None), "", tmp_path / "attack.png")
+        assert saved[-1].axes[0].get_xlim()[0] < 1.0 / others

@@ -16,7 +16,8 @@ from dp_fedmed.evidence.audit import (
     audit,
     planned,
 )
-from dp_fedmed.evidence.audited_run import run_dirac, targets
+from dp_fedmed.evidence.audited_run import run_dirac
+from dp_fedmed.evidence.findings import targets
 from dp_fedmed.evidence.run_audit import audit_run
 from dp_fedmed.privacy import compute_epsilon
 from dp_fedmed.reporting.display import LogDisplay

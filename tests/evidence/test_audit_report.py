@@ -14,8 +14,7 @@ from rich.console import Console
 from dp_fedmed.config import compose
 from dp_fedmed.evidence.audit import Audit, Options
 from dp_fedmed.evidence.audit_report import AuditProgress, audit_table, plot_audit
-from dp_fedmed.evidence.audited_run import AuditTarget
-from dp_fedmed.evidence.findings import Attack, Finding, Verdict
+from dp_fedmed.evidence.findings import Attack, AuditTarget, Finding, Verdict
 from dp_fedmed.federation.rounds import RoundRecord
 from dp_fedmed.privacy import PrivacyEvent
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dp_fedmed.evidence.claim import Claim, client_claim, record_claim
@@ -53,3 +55,14 @@ def test_a_claim_bounds_an_attack() -> None:
     assert nothing.advantage == pytest.approx(0.0)
     assert nothing.tpr(0.2) == pytest.approx(0.2)
     assert Claim(epsilon=1.0, delta=0.0, source="").tpr(0.1) == pytest.approx(0.271828, rel=1e-5)
+
+
+def test_the_bound_is_what_an_optimal_attack_on_randomised_response_reaches() -> None:
+    claim = Claim(epsilon=1.2, delta=0.0, source="")
+    truth = math.exp(1.2) / (1 + math.exp(1.2))  # of answering honestly
+    assert claim.tpr(1 - truth) == pytest.approx(truth)
+    assert claim.advantage == pytest.approx(2 * truth - 1)
+    claim = Claim(epsilon=0.7, delta=0.05, source="")
+    grid = np.linspace(0, 1, 10001)
+    assert (claim.tpr(grid) - grid).max() == pytest.approx(claim.advantage, abs=1e-3)
+    assert Claim(epsilon=1e6, delta=0.0, source="").tpr(0.3) == 1.0

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from dp_fedmed.evidence.calibration import Scored, halves
 from dp_fedmed.evidence.claim import Claim
 from dp_fedmed.evidence.membership import Figures, Fold, figures
 from dp_fedmed.evidence.roc import Roc
+from dp_fedmed.evidence.scores import Scored, halves
 
 
 def drawn(shift: float, members: int, others: int, seed: int) -> Roc:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from dp_fedmed.evidence import reconstruction
 from dp_fedmed.evidence.curious_server import observe
 from dp_fedmed.evidence.reconstruction import (
     compose_for,
+    plot_reconstruction,
     rebuild,
     refuse_private_data,
     sized_for_attack,
@@ -20,7 +23,7 @@ from dp_fedmed.evidence.reconstruction import (
 def row_of(style: str, *overrides: str) -> tuple[reconstruction.Row, np.ndarray, object]:
     config = compose_for(overrides, reconstruction.STYLES[style])
     config = sized_for_attack(config, overrides)
-    row, originals, _ = rebuild(config, style, lambda count: None)
+    row, originals = rebuild(config, style, lambda count: None)
     return row, originals, config
 
 
@@ -52,3 +55,9 @@ def test_pictures_of_records_need_permission_unless_the_data_are_public() -> Non
         refuse_private_data(private, show_records=False)
     refuse_private_data(private, show_records=True)
     refuse_private_data(compose_for((), ("privacy=none",)), show_records=False)
+
+
+def test_colour_images_are_drawn(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).random((2, 3, 8, 8))
+    plot_reconstruction([("a", "b", images), ("c", "d", images)], "title", tmp_path / "x.png")
+    assert (tmp_path / "x.png").exists()

@@ -16,7 +16,7 @@ from dp_fedmed import cli
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data
 from dp_fedmed.evidence.audit import Finding, Verdict
-from dp_fedmed.evidence.audited_run import targets
+from dp_fedmed.evidence.findings import targets
 from dp_fedmed.evidence.one_release import Pair, Seen, attack
 from dp_fedmed.evidence.release_audit import audit_release
 from dp_fedmed.evidence.release_sources import attacked

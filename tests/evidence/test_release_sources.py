@@ -7,7 +7,7 @@ import numpy as np
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data
 from dp_fedmed.evidence import release_sources
-from dp_fedmed.evidence.audited_run import targets
+from dp_fedmed.evidence.findings import targets
 from dp_fedmed.evidence.one_release import worst_pair
 from tests.evidence.test_audit import record_level
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dp_fedmed.evidence.calibration import Scored, UsualScores, same_mix
+from dp_fedmed.evidence.scores import Scored, UsualScores, same_mix
 
 
 def test_members_and_others_have_the_same_mix_of_classes() -> None:
