@@ -90,9 +90,8 @@ def not_against_server(config: Config) -> list[str]:
         said.append("One site holds all records and trains: the guarantee is for the model's users")
     elif config.record_noise_at_server:
         said.append(
-            "The server is trusted, and promised nothing: clients send it exact means of their "
-            "images' vectors, and it adds the noise (anomaly.server_trusted=false has each client "
-            "add its own)"
+            "The server is trusted, and promised nothing: clients send it exact sums over their "
+            "records, and it adds the noise (privacy.noise=client has each client add its own)"
         )
     if config.privacy.style.protects_clients:
         said.append(

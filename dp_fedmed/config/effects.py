@@ -49,17 +49,11 @@ def _releases_sums(config: Config) -> bool:
     return _is_private(config) and not config.releases_rows
 
 
-def _noised_by_choice(config: Config) -> bool:
-    """Whether the server or the clients may noise a sum of images' vectors."""
-    is_alone = config.federation.topology is Topology.local_only
-    is_sample = config.privacy.style is PrivacyStyle.sample
-    return is_sample and _releases_sums(config) and not is_alone
-
-
 def _averages(config: Config) -> bool:
     """Whether answers of several clients are averaged with weights."""
-    by_client = _trains(config) or (_releases_sums(config) and not config.record_noise_at_server)
-    return config.federation.topology is Topology.federated and by_client
+    by_client = _trains(config) or _releases_sums(config)
+    one_sum = config.record_noise_at_server
+    return config.federation.topology is Topology.federated and by_client and not one_sum
 
 
 def _with(keys: str, by: str, *values: str | None, needs: str | None = None) -> Effect:
@@ -124,12 +118,7 @@ EFFECTS: tuple[Effect, ...] = (
         "privacy=sample and anomaly.mechanism=noisy_rows",
     ),
     _with("anomaly.neighbours", STYLE, "none", needs="privacy=none"),
-    Effect(
-        "anomaly.server_trusted",
-        f"{STYLE} {MECHANISM} {TOPOLOGY}",
-        _noised_by_choice,
-        "privacy=sample, a mechanism that releases sums, and clients that are not alone",
-    ),
+    Effect("privacy.noise", STYLE, _is_private, "privacy=sample, user or hybrid"),
     _data("data.num_records", "cells", "textures", needs="generated data, such as task=cells"),
     _data(
         "data.image_size",

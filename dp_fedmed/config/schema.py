@@ -21,6 +21,7 @@ from dp_fedmed.config.choices import (
     GradMode,
     Loss,
     MechanismName,
+    NoisePlace,
     OptimizerName,
     PartitionName,
     PrivacyStyle,
@@ -128,11 +129,6 @@ class AnomalyConfig:
     rows_per_image: int = setting(1, "patches per image in `noisy_rows`", within=(1, 1e5))
     neighbours: int = setting(
         9, "bank rows that weigh a score (style `none`); 0 leaves the weight out", within=(0, 1000)
-    )
-    server_trusted: bool = setting(
-        True,
-        "in style `sample`, the server adds the noise once; if false, or with `noisy_rows`, each "
-        "client adds its own",
     )
 
 
@@ -272,6 +268,11 @@ class PrivacyConfig:
     accountant: AccountantName = setting(
         AccountantName.tight, "calibrates, enforces and reports: tight, rdp or pld"
     )
+    noise: NoisePlace | None = setting(
+        None,
+        "who draws the noise: each client its own, or the server once for the sum, which it then "
+        "sees; null for `client` where records are protected and `server` for whole clients",
+    )
     noise_seed: int | None = setting(
         None, "noise from a public seed, for debugging: protects nobody", within=(0, 2**63 - 1)
     )
@@ -318,10 +319,7 @@ class Config:
     @property
     def record_noise_at_server(self) -> bool:
         """Whether records are protected by the server's noise alone: it sees exact sums then."""
-        is_sample = self.privacy.style is PrivacyStyle.sample
-        alone = self.federation.topology is Topology.local_only  # then nobody adds anything up
-        is_sum = self.task.kind is TaskKind.anomaly and not self.releases_rows
-        return is_sum and is_sample and self.anomaly.server_trusted and not alone
+        return self.privacy.style.protects_records and self.privacy.noise is NoisePlace.server
 
     @property
     def num_sites(self) -> int:

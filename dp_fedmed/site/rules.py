@@ -111,8 +111,8 @@ class SiteRules:
             )
         if config.record_noise_at_server:
             raise ConfigError(
-                f"anomaly.server_trusted=true adds no noise at this client, whose node-config says "
-                f"{MAX_EPSILON}={self.max_epsilon:g}: use anomaly.server_trusted=false"
+                f"privacy.noise=server adds no noise at this client, whose node-config says "
+                f"{MAX_EPSILON}={self.max_epsilon:g}: use privacy.noise=client"
             )
 
     def check_evaluation(self) -> None:

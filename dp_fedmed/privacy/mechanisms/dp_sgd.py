@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dp_fedmed.privacy.accounting.events import Adjacency, PrivacyEvent
 from dp_fedmed.privacy.mechanisms.base import NoisedBy, Stateless, gaussian_std
-from dp_fedmed.privacy.mechanisms.private_sum import Grid, PrivateSum
+from dp_fedmed.privacy.mechanisms.private_sum import Grid, Ints, PrivateSum
 from dp_fedmed.privacy.mechanisms.statistic import record_costs
 from dp_fedmed.privacy.streams.noise import NoiseStream
 
@@ -36,6 +36,8 @@ class DPSGD(Stateless):
         steps: of a round.
         grad_mode: how per-record gradients are computed; part of what streams depend on.
         physical_batch_size: records in memory at once.
+        noised_by: the client, after every step; or the server, which is sent the sum of one step.
+        client_norm: the bound of the whole sum, where the server's noise protects clients too.
     """
 
     noise_multiplier: float
@@ -46,6 +48,7 @@ class DPSGD(Stateless):
     physical_batch_size: int
     adjacency: Adjacency = "zero_out"
     noised_by: NoisedBy = "client"
+    client_norm: float | None = None
     hides_cohorts = False
 
     @property
@@ -71,6 +74,8 @@ class DPSGD(Stateless):
             "steps": self.steps,
             "grad_mode": str(self.grad_mode),
             "grid": self.grid.step,
+            "noised_by": self.noised_by,
+            "client_norm": self.client_norm or 0.0,
         }
 
     def bound(self, contribution: NDArray[np.float64], /) -> NDArray[np.float64]:
@@ -87,12 +92,21 @@ class DPSGD(Stateless):
 
     def sensitivity(self, *, weights: int, records: int) -> float:
         """How far one record can move the sum: C, and what rounding adds to it."""
-        return self.grid.sensitivity(
+        moved = self.grid.sensitivity(
             max_norm=self.max_grad_norm,
             dimension=weights,
             contributions=records,
             rows_together=2 * self.physical_batch_size + 32,  # a block rarely holds more
         )
+        if self.client_norm is None:
+            return moved
+        return moved + self.sums.projection_rounding(self.client_norm, weights)
+
+    def exact_sum(self, total: Sum) -> list[Ints]:
+        """A batch's sum in steps of the grid, for a server that is trusted to noise it."""
+        if self.client_norm is None:
+            return [self.grid.truncated(part) for part in total]
+        return self.sums.bounded(total, self.client_norm)[0]
 
     def require_room(self, records: int) -> None:
         """Refuse sums that do not fit onto the grid.

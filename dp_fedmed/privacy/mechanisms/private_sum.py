@@ -172,16 +172,19 @@ class PrivateSum:
         """Standard deviation of the noise in each coordinate of the sum."""
         return gaussian_std(noise_multiplier=self.noise_multiplier, sensitivity=self.max_norm)
 
-    def bounded(self, arrays: Sequence[NDArray[Any]]) -> tuple[list[Ints], float]:
+    def bounded(
+        self, arrays: Sequence[NDArray[Any]], max_norm: float | None = None
+    ) -> tuple[list[Ints], float]:
         """Arrays, taken as one vector, in steps of the grid; and the vector's norm before.
 
-        The norm of what is returned is at most C in exact arithmetic: a float64 norm of d numbers
+        The norm of what is returned is at most C (or `max_norm`) in exact arithmetic: a float64 norm of d numbers
         is right to d·2⁻⁵³ (Higham 2002, section 3.1), vectors are clipped that much below C, and
         truncation never lengthens them. A vector that is not finite becomes zero, and has an
         infinite norm.
         """
         flat = [np.asarray(array).reshape(-1) for array in arrays]
-        limit = _below(self.max_norm, sum(part.size for part in flat))
+        bound = self.max_norm if max_norm is None else max_norm
+        limit = _below(bound, sum(part.size for part in flat))
         norm, peak = _norm(flat)
         factor = 0.0
         if math.isfinite(norm):
@@ -197,12 +200,17 @@ class PrivateSum:
         wide = np.asarray(rows, dtype=np.float64)
         return self.grid.truncated(clip_l2_rows(wide, max_norm=limit).rows)
 
-    def fits(self, arrays: Sequence[Ints], times: int = 1) -> bool:
-        """Whether integers of another party are no longer than so many bounded contributions."""
+    def fits(self, arrays: Sequence[Ints], max_norm: float | None = None) -> bool:
+        """Whether integers of another party have at most norm C, or the one given."""
         flat = [part.reshape(-1) for part in arrays]
         dimension = sum(part.size for part in flat)
-        limit = times * self.max_norm * (1.0 - dimension * _ROUNDOFF)
+        bound = self.max_norm if max_norm is None else max_norm
+        limit = bound * (1.0 - dimension * _ROUNDOFF)
         return _norm(flat)[0] <= limit / self.grid.step
+
+    def projection_rounding(self, max_norm: float, dimension: int) -> float:
+        """How far apart two sums may be moved by `bounded`, besides truncation, by rounding."""
+        return max_norm * (dimension + 8.0) * 4.0 * _ROUNDOFF
 
     def release(
         self,

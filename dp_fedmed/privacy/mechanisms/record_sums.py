@@ -3,8 +3,12 @@
 A client answers the integer sum of its records' contributions, each of norm at most C. The
 guarantee kept here: no client's sum is longer than its number of records allows, so that, where
 clients bound each record (which they are trusted to do, as in DP-SGD), one record moves the
-federation's sum by at most C; nothing but the noised sum leaves this module. The server sees exact
-sums: the guarantee is for those who receive the model, not against the server.
+federation's sum by at most C and what rounding adds to it; nothing but the noised sum leaves this
+module. The server sees exact sums: the guarantee is for those who receive the model, not against
+the server.
+
+The same noise protects whole clients where their sums are bounded too: projecting a client's sum
+onto a ball does not lengthen what one record moves in it.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from dp_fedmed.privacy.accounting.events import PrivacyEvent
-from dp_fedmed.privacy.mechanisms.base import Arrays, State, zeros_like
+from dp_fedmed.privacy.mechanisms.base import Arrays, State, gaussian_std, zeros_like
 from dp_fedmed.privacy.mechanisms.client_updates import BELOW, ClientUpdates
+from dp_fedmed.privacy.mechanisms.private_sum import PrivateSum
 from dp_fedmed.privacy.mechanisms.statistic import BOUND
 from dp_fedmed.privacy.streams.noise import Purpose
 
@@ -24,35 +29,77 @@ class RecordSums(ClientUpdates):
     """Adds up and noises the sums that clients answer in a round.
 
     Args:
-        event: what a round costs one record of any client, or more.
+        event: what a round costs: one client where those are protected, else one record.
         records: each client's number of records, which is public.
         share: of the clients that a round asks.
+        sample_rate: q, the share of each client's records that are in a sum.
+        max_norm: C of one record.
+        sensitivity: how far one record moves the sum; C, and what rounding adds to it.
+        noise_multiplier: σ for records; that of the event unless given.
+        client_norm: the bound of one client's sum, where clients are protected too.
     """
 
-    hides_cohorts = False
-    purpose = Purpose.STATISTIC_NOISE
+    purpose = Purpose.RECORD_NOISE
 
     def __init__(
-        self, event: PrivacyEvent, *, records: Mapping[str, int], share: float = 1.0
+        self,
+        event: PrivacyEvent,
+        *,
+        records: Mapping[str, int],
+        share: float = 1.0,
+        sample_rate: float = 1.0,
+        max_norm: float = BOUND,
+        sensitivity: float | None = None,
+        noise_multiplier: float | None = None,
+        client_norm: float | None = None,
     ) -> None:
+        self.records, self.client_norm = dict(records), client_norm
+        self.sensitivity = max_norm if sensitivity is None else sensitivity
+        self.record_noise = noise_multiplier or event.noise_multiplier
+        count = sum(records.values())
         super().__init__(
             event,
-            max_norm=BOUND,
-            expected_cohort=share * sum(records.values()),
-            population=sum(records.values()),
+            max_norm=max_norm,
+            expected_cohort=share * sample_rate * count,
+            population=count,
         )
-        self.records = dict(records)
+        self.hides_cohorts = client_norm is not None
+
+    @property
+    def sums(self) -> PrivateSum:
+        """What the sums are added up in; every client must have the same grid."""
+        return PrivateSum(
+            max_norm=self.max_norm,
+            noise_multiplier=self.record_noise,
+            contributions=self.population,
+        )
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the noise: enough for a record, and for a client."""
+        if self.noise_multiplier == 0.0:
+            return 0.0
+        std = gaussian_std(noise_multiplier=self.record_noise, sensitivity=self.sensitivity)
+        if self.client_norm is None:
+            return std
+        sigma = self.event.noise_multiplier
+        return max(std, gaussian_std(noise_multiplier=sigma, sensitivity=self.client_norm))
 
     def order(self) -> dict[str, float | str]:
-        """Besides, the denominator: with other sizes it is another release."""
-        return {**super().order(), "records": self.expected_cohort}
+        """Besides, the denominator and the noise: with others it is another release."""
+        own = {"records": self.expected_cohort, "noise_std": self.std}
+        return {**super().order(), **own, "client_norm": self.client_norm or 0.0}
 
     def answer_like(self, like: Arrays) -> Arrays:
         """Sums in steps of the grid."""
         return zeros_like(like)
 
     def bound(self, contribution: Arrays, /, client: str = "") -> State:
-        """A client's sum; zero if it is longer than that of its records can be."""
-        fits = self.sums.fits(list(contribution.values()), times=self.records[client])
+        """A client's sum; zero if it is longer than that of its records, or of a client, can be."""
+        steps, sums = list(contribution.values()), self.sums
+        # One more than there are records: rounding may lengthen a sum by a little.
+        fits = sums.fits(steps, sums.max_norm * (self.records[client] + 1))
+        if self.client_norm is not None:
+            fits = fits and sums.fits(steps, self.client_norm)
         kept = dict(contribution) if fits else zeros_like(contribution)
         return {**kept, BELOW: np.zeros(1, np.int64)}

@@ -35,10 +35,12 @@ class OneRelease(Stateless):
     Attributes:
         noise_multiplier: σ.
         noised_by: the client, or a trusted server (`RecordSums`), which then adds the noise.
+        client_norm: the bound of the whole sum, where the server's noise protects clients too.
     """
 
     noise_multiplier: float
     noised_by: NoisedBy = "client"
+    client_norm: float | None = None
     sample_rate: float = 1.0
     steps: int = 1
     adjacency: Adjacency = "zero_out"
@@ -55,7 +57,8 @@ class OneRelease(Stateless):
             "max_grad_norm": BOUND,
             "sample_rate": self.sample_rate,
             "steps": self.steps,
-            "record_noise": "clients" if self.noised_by == "client" else "server",
+            "noised_by": self.noised_by,
+            "client_norm": self.client_norm or 0.0,
         }
 
 
@@ -94,7 +97,9 @@ class StatisticMean(OneRelease):
     def release(self, total: Ints, streams: RoundStreams, /) -> NDArray[Any]:
         """The noised mean, or the exact sum if the server is to noise it."""
         if self.noised_by == "server":
-            return total
+            if self.client_norm is None:
+                return total
+            return self.sums.bounded([self.sums.grid.values(total)], self.client_norm)[0][0]
         stream = streams.noise(Purpose.STATISTIC_NOISE, [total])
         return self.sums.release([total], stream, denominator=max(1, self.records))[0]
 

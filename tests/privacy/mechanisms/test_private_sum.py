@@ -152,7 +152,7 @@ def test_what_others_send_is_checked_against_the_bound() -> None:
     steps, _ = sums.bounded([np.full(4000, 5.0)])
     assert sums.fits(steps)
     assert not sums.fits([2 * steps[0]])
-    assert sums.fits([2 * steps[0]], times=2)
+    assert sums.fits([2 * steps[0]], 2.0)
     longest = np.array([int(1.0 / sums.grid.step)])
     assert not sums.fits([longest + 1])
     for margin in range(3):
