@@ -8,6 +8,7 @@ those of the configuration, and so is the ε that is claimed: it is read from th
 from __future__ import annotations
 
 import json
+import logging
 import math
 import tempfile
 import warnings
@@ -49,7 +50,10 @@ from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.planning.plan import make_plan, make_sampler
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.reporting.display import LogDisplay
+from dp_fedmed.reporting.plan_words import delta_warnings
 from dp_fedmed.run.directory import REPORT_FILE
+
+logger = logging.getLogger(__name__)
 
 Unit = Literal["record", "client"]
 State = dict[str, NDArray[Any]]
@@ -102,7 +106,10 @@ def targets(config: Config) -> list[AuditTarget]:
         )
     sampler = make_sampler(config)
     private = config.privacy.noise_seed is None
-    plan = make_plan(config, records=_record_counts(config), sampler=sampler, is_private=private)
+    records = _record_counts(config)
+    plan = make_plan(config, records=records, sampler=sampler, is_private=private)
+    for said in delta_warnings(config, plan, records):
+        logger.warning("%s", said)
     user = plan.user_event
     found = []
     if plan.clients:
