@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dp_fedmed.reporting.drawing import Drawn
-from dp_fedmed.reporting.page import banner, inlined, render_page, tile
-from dp_fedmed.reporting.privacy_card import markdown_template
+from dp_fedmed.reporting.page import banner, inlined, markdown_template, render_page, tile
 from dp_fedmed.reporting.words import (
     LEVELS,
     ONE_UNIT,
