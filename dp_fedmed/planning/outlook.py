@@ -216,5 +216,5 @@ def _about_signal(level: str, found: Signal) -> Iterator[Caution]:
         yield Caution(Concern.wasteful_sampling, level, found.efficiency)
     if found.coordinate < 1.0:
         yield Caution(Concern.too_few_units, level, found.coordinate)
-    elif found.run is not None and found.run < DROWNED:
+    elif found.run is not None and 0.0 < found.run < DROWNED:  # 0: no round fits, as is warned of
         yield Caution(Concern.drowned, level, found.run)

@@ -142,3 +142,10 @@ def test_a_delta_that_would_allow_to_publish_a_unit_is_warned_of() -> None:
         "would allow to publish one of them in full; use 1e-05 or less"
     ]
     assert delta_warnings(config, plan, {"a": 10}) == []
+
+
+def test_a_plan_in_which_no_round_fits_says_so() -> None:
+    words = ("privacy.sample.noise_multiplier=0.4", "privacy.sample.target_epsilon=2")
+    said = " ".join(warnings(outlook_of("privacy=sample", *words, weights=60)))
+    assert "not a single round fits the target" in said
+    assert "noise drowns" not in said
