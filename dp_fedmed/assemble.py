@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.serverapp import Grid
 
 from dp_fedmed.config import Clipping, Config, GradMode, PrivacyStyle, TaskKind, Topology, better
-from dp_fedmed.engines.serving import with_connected_clients
+from dp_fedmed.engines.running import with_connected_clients
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import PrivacyPlan, RecordOrder, Sampler, ServerOptimizer, StopRequest
 from dp_fedmed.learning import Learner, LocalOnlyLearner, LocalOnlyStep, LocalWork, ServerStep

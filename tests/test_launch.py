@@ -13,7 +13,7 @@ from dp_fedmed.config import Config
 from dp_fedmed.engines.local_grid import LocalGrid
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.reporting.display import LogDisplay
-from dp_fedmed.run.observer import SilentObserver
+from dp_fedmed.run.observer import Observer
 
 TINY = ("model._target_=dp_fedmed.models.MLP", "model.args.hidden=[4]", "federation.num_rounds=1")
 
@@ -27,7 +27,7 @@ def test_the_engine_is_the_configured_one(
         monkeypatch.setattr(
             launch, each, lambda config, shown, each=each: asked.append((each, config, shown))
         )
-    config, watches = small(f"engine.name={name}"), SilentObserver()
+    config, watches = small(f"engine.name={name}"), Observer()
     launch.run_federation(config, watches)
     launch.run_federation(config)
     assert asked[0] == (chosen, config, watches)
@@ -45,7 +45,7 @@ def test_a_whole_run_ends_with_its_result_on_a_grid_that_may_be_watched(
         return grids[0]
 
     config = small(*TINY)
-    result = launch.run_locally(config, SilentObserver(), watched)
+    result = launch.run_locally(config, Observer(), watched)
     assert (result.stopped, result.rounds) == ("completed", 1)
     assert str(result.run_dir) == config.run_dir
     assert (result.run_dir / "model.safetensors").is_file()
@@ -57,5 +57,5 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
 ) -> None:
     config = small("federation.num_clients=4000", *TINY)
     with pytest.raises(ConfigError):
-        launch.run_federation(config, SilentObserver())
+        launch.run_federation(config, Observer())
     assert not Path(config.run_dir).exists()

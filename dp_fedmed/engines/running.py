@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
+import torch
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
 
-from dp_fedmed.config import Config, EngineName
+from dp_fedmed.config import Config, EngineName, Topology
 from dp_fedmed.engines.local_grid import LocalGrid
-from dp_fedmed.errors import ConfigError
+from dp_fedmed.errors import ConfigError, NodeError
+from dp_fedmed.federation.nodes import Node, wait_for_nodes
 from dp_fedmed.federation.stopping import StopRequest, on_ctrl_c
 
 PROBE_SECONDS = 10.0
@@ -103,3 +107,33 @@ def _use_threads(threads: int) -> None:
     torch.set_num_threads(threads)
     torch.ones(512, 512) @ torch.ones(512, 512)
     torch.ones(2_000_000).sum()
+
+
+def with_connected_clients(
+    grid: Grid, config: Config, *, num_clients_given: bool
+) -> tuple[Config, dict[str, Node]]:
+    """The configuration with as many clients as there are, and the clients by name.
+
+    Raises:
+        NodeError: if there are others than the configuration says.
+    """
+    forks = isinstance(grid, LocalGrid) and grid.has_workers
+    # A process that forks must not have started torch's threads: they would hang in its children.
+    torch.set_num_threads(1 if forks else config.training.threads)
+    federation = config.federation
+    fixed = num_clients_given or federation.topology is Topology.centralized
+    nodes = wait_for_nodes(
+        grid,
+        expected=config.num_sites if fixed else None,
+        timeout=federation.connect_timeout,
+        ask_all=config.asks_for_sizes,
+    )
+    if len(nodes) == config.num_sites:
+        return config, nodes
+    if fixed:
+        raise NodeError(
+            f"{len(nodes)} clients are connected, but federation.num_clients="
+            f"{federation.num_clients} with federation.topology={federation.topology} is "
+            f"{config.num_sites}: make the two equal"
+        )
+    return config.replace(federation=replace(federation, num_clients=len(nodes))), nodes

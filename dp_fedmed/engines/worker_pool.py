@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import mmap
 import sys
 import time
 from collections import deque
@@ -18,13 +19,13 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from dp_fedmed.engines.forked import Forked, answer, jobs_from
-from dp_fedmed.engines.transport import Arena, Described, Parcel, put_together, take_apart
 from dp_fedmed.federation import flower_compat
 from dp_fedmed.federation.failures import describe_failure
+from dp_fedmed.federation.flower_compat import make_array
 
 logger = logging.getLogger(__name__)
 
@@ -283,3 +284,93 @@ def _answer(
     if slot.fits(reply):
         return None, reply.entries, slot.write(reply.buffers), None, after
     return None, reply.entries, [], reply.buffers, after
+
+
+Described = list[tuple[str, str, Any]]
+_BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Records taken apart: `entries` describe them, `buffers` hold the bytes of their arrays."""
+
+    entries: Described
+    buffers: list[bytes]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all arrays."""
+        return sum(map(len, self.buffers))
+
+
+def take_apart(records: RecordDict, shared: ArrayRecord | None = None) -> Parcel:
+    """Describe records with plain values; `shared` is mentioned, not copied."""
+    entries: Described = []
+    buffers: list[bytes] = []
+    for key, record in records.items():
+        if record is shared:
+            entries.append((key, _BROADCAST, None))
+        elif isinstance(record, ArrayRecord):
+            entries.append((key, "arrays", [(n, a.dtype, a.shape) for n, a in record.items()]))
+            buffers.extend(array.data for array in record.values())
+        else:
+            kind = "config" if isinstance(record, ConfigRecord) else "metrics"
+            entries.append((key, kind, dict(record)))
+    return Parcel(entries, buffers)
+
+
+def put_together(
+    entries: Described, buffers: Sequence[bytes], shared: ArrayRecord | None = None
+) -> RecordDict:
+    """The records that `take_apart` described.
+
+    >>> parcel = take_apart(RecordDict({"c": ConfigRecord({"round": 3})}))
+    >>> put_together(parcel.entries, parcel.buffers)["c"]["round"]
+    3
+    """
+    remaining = iter(buffers)
+    records = RecordDict()
+    for key, kind, payload in entries:
+        if kind == _BROADCAST:
+            if shared is None:
+                raise ValueError("a message refers to a broadcast model that was not sent")
+            records[key] = shared
+        elif kind == "arrays":
+            records[key] = ArrayRecord(
+                {name: make_array(dtype, shape, next(remaining)) for name, dtype, shape in payload}
+            )
+        else:
+            records[key] = (ConfigRecord if kind == "config" else MetricRecord)(payload)
+    return records
+
+
+class Arena:
+    """A piece of memory that this process shares with the workers it forks."""
+
+    def __init__(self, size: int) -> None:
+        self.size = max(size, mmap.PAGESIZE)
+        self._memory = mmap.mmap(-1, self.size)
+
+    def fits(self, parcel: Parcel) -> bool:
+        """Whether the parcel's bytes have room here."""
+        return parcel.size <= self.size
+
+    def write(self, buffers: Sequence[bytes]) -> list[int]:
+        """Lay buffers end to end; returns their lengths."""
+        offset = 0
+        for data in buffers:
+            self._memory[offset : offset + len(data)] = data
+            offset += len(data)
+        return [len(data) for data in buffers]
+
+    def read(self, lengths: Sequence[int]) -> list[bytes]:
+        """Copies of the buffers that were written with these lengths."""
+        buffers, offset = [], 0
+        for length in lengths:
+            buffers.append(self._memory[offset : offset + length])
+            offset += length
+        return buffers
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._memory.close()

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from dp_fedmed.lazy import lazily
 
 if TYPE_CHECKING:
-    from dp_fedmed.federation.budget import Limits as Limits
     from dp_fedmed.federation.charges import Charge as Charge
     from dp_fedmed.federation.charges import StoredRelease as StoredRelease
     from dp_fedmed.federation.messages import Introduction as Introduction
@@ -20,8 +19,10 @@ if TYPE_CHECKING:
     from dp_fedmed.federation.plan import PrivacyPlan as PrivacyPlan
     from dp_fedmed.federation.plan import Spent as Spent
     from dp_fedmed.federation.privacy_guard import PrivacyGuard as PrivacyGuard
+    from dp_fedmed.federation.rounds import RoundObserver as RoundObserver
     from dp_fedmed.federation.rounds import RoundRecord as RoundRecord
     from dp_fedmed.federation.rounds import RoundSettings as RoundSettings
+    from dp_fedmed.federation.run_account import Limits as Limits
     from dp_fedmed.federation.sampling import SAMPLERS as SAMPLERS
     from dp_fedmed.federation.sampling import Sampler as Sampler
     from dp_fedmed.federation.server_optimizer import ServerOptimizer as ServerOptimizer
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazily(
     __name__,
     {
-        "budget": ("Limits",),
         "charges": ("Charge", "StoredRelease"),
         "messages": ("Introduction", "RecordAnswer", "RecordOrder", "RoundOrder"),
         "nodes": ("Node", "check_ready", "client_name", "wait_for_nodes"),
         "plan": ("ClientPlan", "PrivacyPlan", "Spent"),
         "privacy_guard": ("PrivacyGuard",),
-        "rounds": ("RoundRecord", "RoundSettings"),
+        "rounds": ("RoundObserver", "RoundRecord", "RoundSettings"),
+        "run_account": ("Limits",),
         "sampling": ("SAMPLERS", "Sampler"),
         "server_optimizer": ("ServerOptimizer",),
         "stopping": ("StopRequest",),

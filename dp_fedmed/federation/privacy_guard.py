@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from flwr.app import ConfigRecord
 
 from dp_fedmed.errors import BudgetSpent, ConfigError
-from dp_fedmed.federation.budget import Limits
-from dp_fedmed.federation.charges import Charge, RoundJournal
+from dp_fedmed.federation.charges import Charge, RoundJournal, State, StoredRelease
 from dp_fedmed.federation.messages import RecordOrder
 from dp_fedmed.federation.plan import PrivacyPlan, Spent
 from dp_fedmed.federation.private_log import cohort_logger
-from dp_fedmed.federation.run_account import RunAccount
+from dp_fedmed.federation.run_account import Limits, RunAccount
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy.accounting.events import Level
@@ -46,6 +45,7 @@ class PrivacyGuard(RunAccount):
         number = phase if phase is not None else (journal.phase if journal is not None else 0)
         super().__init__(limits, plan, past or {}, number)
         self.journal, self.grad_mode = journal, grad_mode
+        self.stored: StoredRelease | None = None  # of the open round, if it was released before
         if journal is not None and self.hidden:
             journal.worst_case = {
                 number: {name: own.round_event for name, own in each.clients.items()}
@@ -67,8 +67,10 @@ class PrivacyGuard(RunAccount):
         Raises:
             BudgetSpent: if it does not fit; nothing is charged then.
         """
+        self.stored = None
         known = self.journal.find(server_round, digest.hex()) if self.journal is not None else None
-        if known is not None:
+        if known is not None and self.journal is not None:
+            self.stored = self.journal.stored()
             return list(known.cohort)
         cohort = self.admit(draw())
         self.charge(server_round, cohort, digest)
@@ -210,6 +212,16 @@ class PrivacyGuard(RunAccount):
     def _write(self, charge: Charge) -> Charge:
         self.record(charge)  # first: what cannot be composed must not be written down
         return self.journal.charge(charge) if self.journal is not None else charge
+
+    def release(self, inputs: str, average: State, state: Mapping[str, float]) -> None:
+        """Make a noised average durable before anybody uses it."""
+        if self.journal is not None:
+            self.journal.release(inputs, average, state)
+
+    @property
+    def ledger_length(self) -> int:
+        """Records in the run's ledger; a client's answer depends on it only growing."""
+        return 0 if self.journal is None else self.journal.length
 
     def order(self, name: str) -> RecordOrder | None:
         """What a client is to do for its records; None where they are not protected."""

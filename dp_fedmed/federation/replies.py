@@ -14,6 +14,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.failures import from_peer
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
+from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.federation.rounds import RoundRecord
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class ReplyReader:
     Args:
         names: of the nodes.
         guard: knows what a client was ordered to do for its records.
-        shown: where it is said; it tells who was asked.
+        hides_cohorts: whether who was asked is a secret, and what is said of it goes to `private/`.
         max_norm: the largest norm of an answer that nobody clips.
         whole_models: clients answer models, of which the change is taken.
     """
@@ -79,11 +80,12 @@ class ReplyReader:
         names: Mapping[int, str],
         *,
         guard: PrivacyGuard | None,
-        shown: logging.Logger,
+        hides_cohorts: bool,
         max_norm: float | None,
         whole_models: bool = False,
     ) -> None:
-        self.names, self.guard, self.shown = names, guard, shown
+        self.names, self.guard = names, guard
+        self.shown = cohort_logger if hides_cohorts else logger
         self.max_norm, self.whole_models = max_norm, whole_models
         self._warned: defaultdict[str, set[str]] = defaultdict(set)
 

@@ -57,21 +57,12 @@ class RoundLedger(Protocol):
         """The server's streams of a round."""
 
 
-class RoundObserver(Protocol):
-    """Takes part in the end of every round, and of round 0."""
+class RoundObserver:
+    """Takes part in the end of every round, and of round 0; this one neither looks nor keeps."""
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> Mapping[str, float] | None:
         """Metrics of a round's model at the server, in rounds that evaluate there."""
+        return None
 
     def end_round(self, record: RoundRecord) -> None:
         """Commit and report a round; `DPStrategy.arrays` is its model."""
-
-
-class Unobserved:
-    """Nobody looks."""
-
-    def evaluate(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Nothing is evaluated."""
-
-    def end_round(self, record: RoundRecord) -> None:
-        """Nothing is kept."""

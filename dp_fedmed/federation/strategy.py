@@ -22,25 +22,16 @@ from flwr.serverapp.strategy import Result, Strategy
 from dp_fedmed.crash_points import crash_point
 from dp_fedmed.errors import Interrupted, TooFewClients
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.charges import StoredRelease
 from dp_fedmed.federation.exchange import exchange
 from dp_fedmed.federation.messages import RoundOrder
 from dp_fedmed.federation.nodes import names_of_nodes
-from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.federation.replies import LARGEST_NORM, ReplyReader
-from dp_fedmed.federation.rounds import (
-    RoundLedger,
-    RoundObserver,
-    RoundRecord,
-    RoundSettings,
-    Unobserved,
-)
+from dp_fedmed.federation.rounds import RoundLedger, RoundObserver, RoundRecord, RoundSettings
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
 from dp_fedmed.federation.stopping import StopRequest
 from dp_fedmed.learning import ServerStep
-from dp_fedmed.privacy.mechanisms import ServerMechanism
-from dp_fedmed.privacy.mechanisms.base import add, exact_inputs
+from dp_fedmed.privacy.mechanisms.base import ServerMechanism, add, exact_inputs
 from dp_fedmed.privacy.streams import Purpose, RoundStreams, stream
 
 logger = logging.getLogger(__name__)
@@ -85,16 +76,14 @@ class DPStrategy(Strategy):
         self.settings, self.sampler, self.seed = settings, sampler, seed
         self.mechanism, self.ledger, self.order = mechanism, ledger, order
         self.guard = None if ledger is None else ledger.guard
-        self.observer: RoundObserver = observer or Unobserved()
+        self.observer = observer or RoundObserver()
         self.answers, self.num_clients, self.stop = answers, num_clients, stop
         self.hides_cohorts = mechanism is not None and mechanism.hides_cohorts
-        self._shown = cohort_logger if self.hides_cohorts else logger
         self.optimizer: ServerStep = step or ServerOptimizer()
         self.arrays = ArrayRecord()
         self.nodes: dict[str, int] = {}
         self._meet(nodes or {})
         self._record = RoundRecord(server_round=0)
-        self._replayed: StoredRelease | None = None
         self._made_streams: tuple[ArrayRecord, RoundStreams] | None = None
         self._unasked: set[tuple[str, int]] = set()  # warned of in this run, by log and node
 
@@ -104,7 +93,7 @@ class DPStrategy(Strategy):
         self._reader = ReplyReader(
             self._names,
             guard=self.guard,
-            shown=self._shown,
+            hides_cohorts=self.hides_cohorts,
             max_norm=LARGEST_NORM if self.mechanism is None else None,  # a mechanism clips
             whole_models=self.answers == "weights",
         )
@@ -160,7 +149,7 @@ class DPStrategy(Strategy):
                 server_round, self.arrays, train_config or ConfigRecord(), grid
             )
             crash_point("training:before")
-            replies = self._exchange(grid, messages, timeout, self._shown)
+            replies = self._exchange(grid, messages, timeout, self._reader.shown)
             released, train_metrics = self.aggregate_train(server_round, replies)
             if released is not None:
                 self.arrays = result.arrays = released
@@ -180,16 +169,14 @@ class DPStrategy(Strategy):
         Raises:
             BudgetSpent: if the round does not fit into a privacy budget.
         """
-        self.arrays, self._replayed = arrays, None
+        self.arrays = arrays
         if self.guard is None:
             cohort = self._draw(server_round)
         else:
             digest = self._streams(server_round).digest
             cohort = self.guard.open_round(server_round, digest, lambda: self._draw(server_round))
-            if self.guard.journal is not None:
-                self._replayed = self.guard.journal.stored()
         self._record.cohort = cohort
-        if self._replayed is not None:
+        if self.guard is not None and self.guard.stored is not None:
             logger.info("round %d was released before a crash: taken from disk", server_round)
             return []
         return self._messages("train", cohort, server_round, arrays, config)
@@ -240,9 +227,10 @@ class DPStrategy(Strategy):
         mechanism: ServerMechanism,
     ) -> Mapping[str, np.ndarray[Any, Any]]:
         """The released average: durable before anything is made of it; from disk if it was."""
-        if self._replayed is not None:
-            mechanism.restore(self._replayed.state)
-            return self._replayed.average
+        stored = None if self.guard is None else self.guard.stored
+        if stored is not None:
+            mechanism.restore(stored.state)
+            return stored.average
         total, contributed = mechanism.empty(self.optimizer.answer_like(model)), 0
         for name, update, _ in self._contributions(model, replies):
             add(total, mechanism.bound(update, client=name))
@@ -251,9 +239,8 @@ class DPStrategy(Strategy):
             self._require_enough(contributed)
         streams = self._streams(server_round)
         average = mechanism.release(total, streams)  # an empty cohort too releases noise
-        journal = self.guard.journal if self.guard is not None else None
-        if journal is not None:
-            journal.release(exact_inputs(total, streams), average, mechanism.state())
+        if self.guard is not None:
+            self.guard.release(exact_inputs(total, streams), average, mechanism.state())
         return average
 
     def _plain_average(
@@ -326,9 +313,8 @@ class DPStrategy(Strategy):
             return ConfigRecord({"server-round": server_round})
         order = replace(self.order, server_round=server_round)
         if self.guard is not None and is_training:
-            journal = self.guard.journal
-            length = journal.length if journal is not None else 0
-            order = replace(order, records=self.guard.order(name), ledger=length)
+            records, ledger = self.guard.order(name), self.guard.ledger_length
+            order = replace(order, records=records, ledger=ledger)
         return order.to_record()
 
     def _exchange(

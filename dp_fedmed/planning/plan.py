@@ -19,8 +19,8 @@ from dp_fedmed.config import (
     Weighting,
 )
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.federation.budget import MOST_TIGHT
 from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan, Spent
+from dp_fedmed.federation.run_account import MOST_TIGHT
 from dp_fedmed.federation.sampling import SAMPLERS, Sampler
 from dp_fedmed.privacy import History, calibrate, compute_noise_multiplier
 from dp_fedmed.privacy.accounting.events import Adjacency, Level, record_event

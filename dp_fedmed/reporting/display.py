@@ -28,6 +28,7 @@ from dp_fedmed.reporting.live import LivePanel
 from dp_fedmed.reporting.run_facts import RunFacts, is_run, numbers, read_evaluation, read_run
 from dp_fedmed.reporting.words import describe_sites, rounded_up, say
 from dp_fedmed.run.directory import PARTITION_FILE, RunDirectory
+from dp_fedmed.run.observer import Observer
 
 if TYPE_CHECKING:
     from dp_fedmed.federation.rounds import RoundRecord
@@ -40,33 +41,8 @@ ODDS = "Right about whether the unit was in the training data, from 50:50 odds."
 PARTITION_PICTURE, METRICS_PICTURE = "partition.png", "metrics.png"
 
 
-class Display:
-    """Observes a run: draws and writes its files, and shows nothing of its rounds.
-
-    Subclasses override what they show.
-    """
-
-    def __enter__(self) -> Self:
-        """Training begins."""
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Training is over, well or not."""
-
-    def note(self, text: str) -> None:
-        """Something to know before training begins; it is in the log already."""
-
-    def begin(self, done: int, planned: Mapping[str, float]) -> None:
-        """Rounds done before, and what each level will have spent at the end."""
-
-    def round(self, record: RoundRecord) -> None:
-        """A round has ended."""
-
-    def stopping(self) -> None:
-        """The user has asked to stop after the round; called from a thread of its own."""
-
-    def summary(self, config: Config, result: RunResult) -> None:
-        """The run has ended."""
+class RunPictures(Observer):
+    """The files that people look at; each observer shows the rounds in its own way."""
 
     def describe_clients(self, config: Config, data: DataSet, directory: RunDirectory) -> None:
         """Who trains on what, as a table and a picture."""
@@ -98,7 +74,7 @@ class Display:
         )
 
 
-class LogDisplay(Display):
+class LogDisplay(RunPictures):
     """One log line per round: for Flower's log stream, files and tests."""
 
     def begin(self, done: int, planned: Mapping[str, float]) -> None:
@@ -122,7 +98,7 @@ class LogDisplay(Display):
         logger.info("Results: %s", result.run_dir)
 
 
-class ConsoleDisplay(Display):
+class ConsoleDisplay(RunPictures):
     """A live panel on a terminal, a line per round elsewhere; two tables at the end.
 
     Args:

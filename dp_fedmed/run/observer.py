@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from dp_fedmed.config import Config
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from dp_fedmed.run.results import RunResult
 
 
-class Observer(Protocol):
-    """Watches a run; nothing that it does changes the run."""
+class Observer:
+    """Watches a run, and changes nothing in it; this one without a word."""
 
     def __enter__(self) -> Self:
         """Training begins."""
+        return self
 
     def __exit__(self, *exception: object) -> None:
         """Training is over, well or not."""
@@ -48,37 +49,3 @@ class Observer(Protocol):
 
     def summary(self, config: Config, result: RunResult) -> None:
         """The run has ended."""
-
-
-class SilentObserver:
-    """Watches without a word: for tests and for programs that look at the files themselves."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
-
-    def note(self, text: str) -> None:
-        """The log has it."""
-
-    def describe_clients(self, config: Config, data: DataSet, directory: RunDirectory) -> None:
-        """Nothing is drawn."""
-
-    def begin(self, done: int, planned: Mapping[str, float]) -> None:
-        """Nothing is shown."""
-
-    def round(self, record: RoundRecord) -> None:
-        """Nothing is shown."""
-
-    def stopping(self) -> None:
-        """Nothing is shown."""
-
-    def pictures(self, pictures: Pictures, path: Path) -> None:
-        """Nothing is drawn."""
-
-    def finish(self, config: Config, directory: RunDirectory, head: Head | None) -> None:
-        """Nothing is drawn."""
-
-    def summary(self, config: Config, result: RunResult) -> None:
-        """Nothing is shown."""

@@ -29,6 +29,7 @@ from dp_fedmed.federation import (
     DPStrategy,
     Node,
     PrivacyGuard,
+    RoundObserver,
     RoundOrder,
     RoundRecord,
     StopRequest,
@@ -38,20 +39,22 @@ from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.privacy.mechanisms import ServerMechanism
 from dp_fedmed.run.checkpoint import Checkpoint
 from dp_fedmed.run.directory import REPORT_FILE
-from dp_fedmed.run.environment import ENVIRONMENT_FILE, environment_after
-from dp_fedmed.run.evaluation import write_evaluation
 from dp_fedmed.run.observer import Observer
-from dp_fedmed.run.participation import PARTICIPATION_FILE, Participation
 from dp_fedmed.run.phases import Parts, PhaseLedger, round_settings
 from dp_fedmed.run.privacy_report import checkpoint_section, no_privacy, privacy_report
 from dp_fedmed.run.results import (
     BUDGET,
+    ENVIRONMENT_FILE,
     INTERRUPTED,
+    PARTICIPATION_FILE,
+    Participation,
     RunResult,
     describe_budget,
+    environment_after,
     fairness_of,
     mechanism_state,
     public_record,
+    write_evaluation,
 )
 from dp_fedmed.run.resume import resume_run
 from dp_fedmed.run.store import RunStore
@@ -62,7 +65,7 @@ PARTITION_PICTURE = "partition.png"
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES}
 
 
-class ServerRun:
+class ServerRun(RoundObserver):
     """One run at the server: data, network, strategy, and the run directory.
 
     It is the observer of its strategy: it evaluates, commits and reports every round.

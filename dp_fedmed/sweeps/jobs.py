@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dp_fedmed.config import Config, EngineName
 from dp_fedmed.config.resume import stored_settings
 from dp_fedmed.errors import sentence_of
-from dp_fedmed.reporting.display import Display
+from dp_fedmed.reporting.display import RunPictures
 from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob, clear_unbegun, has_begun
 from dp_fedmed.sweeps.results import Row, failed_row, final_line, result_row
 
@@ -116,7 +116,7 @@ def _run(config: Config, tell: Tell) -> RunResult:
     return run_federation(config, JobDisplay(config, tell))
 
 
-class JobDisplay(Display):
+class JobDisplay(RunPictures):
     """Reports to the sweep how far a job is."""
 
     def __init__(self, config: Config, tell: Tell) -> None:

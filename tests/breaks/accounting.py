@@ -66,7 +66,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "accounting: one round more than fits",
-        "federation/budget.py",
+        "federation/run_account.py",
         "return rounds <= low",
         "return rounds <= low + 1",
         f"{ACCOUNTING}::test_a_hidden_run_ends_after_as_many_rounds_whoever_was_drawn",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
-from dp_fedmed.federation.rounds import RoundRecord, Unobserved
+from dp_fedmed.federation.rounds import RoundObserver, RoundRecord
 from dp_fedmed.privacy.streams.rounds import RoundStreams
 
 
@@ -19,7 +19,7 @@ class Paid:
     streams: Callable[[int, model_arrays.State], RoundStreams]
 
 
-class Kept(Unobserved):
+class Kept(RoundObserver):
     """Evaluates nothing, and hands on what happened in each round."""
 
     def __init__(self, keep: Callable[[RoundRecord], object]) -> None:

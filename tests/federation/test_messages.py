@@ -9,7 +9,6 @@ import pytest
 from flwr.app import ConfigRecord
 
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.federation.budget import Limits
 from dp_fedmed.federation.messages import (
     VERSION,
     Introduction,
@@ -20,6 +19,7 @@ from dp_fedmed.federation.messages import (
 )
 from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
 from dp_fedmed.federation.privacy_guard import PrivacyGuard
+from dp_fedmed.federation.run_account import Limits
 
 RECORDS = RecordOrder(noise_multiplier=1.25, sample_rate=0.1, steps=10, grad_mode="hooks")
 ORDER = RoundOrder(

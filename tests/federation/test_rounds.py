@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dp_fedmed.federation import arrays
-from dp_fedmed.federation.rounds import RoundRecord, RoundSettings, Unobserved
+from dp_fedmed.federation.rounds import RoundObserver, RoundRecord, RoundSettings
 
 
 def test_two_rounds_share_nothing() -> None:
@@ -36,7 +36,7 @@ def test_unless_told_the_server_evaluates_and_clients_do_not() -> None:
 def test_who_does_not_look_changes_nothing() -> None:
     model = arrays.to_record({"w": np.ones(2, np.float32)})
     record = RoundRecord(1, cohort=["a"])
-    nobody = Unobserved()
+    nobody = RoundObserver()
     assert nobody.evaluate(1, model) is None
     nobody.end_round(record)
     assert record == RoundRecord(1, cohort=["a"])

@@ -26,7 +26,7 @@ from dp_fedmed.reporting.display import (
     PARTITION_PICTURE,
     STOPPING,
     ConsoleDisplay,
-    Display,
+    RunPictures,
     metrics_table,
     other_run,
     promise_table,
@@ -145,7 +145,7 @@ def test_a_flag_that_means_nothing_is_refused(
 def test_who_trains_on_what_is_a_table_and_a_picture(tmp_path: Path) -> None:
     config = compose(["privacy=none", "federation.num_clients=3"])
     data = load_data(config.data, seed=config.seed)
-    Display().describe_clients(config, data, RunDirectory(tmp_path))
+    RunPictures().describe_clients(config, data, RunDirectory(tmp_path))
     held = json.loads((tmp_path / PARTITION_FILE).read_text())
     assert held["schema"] == 1
     assert len(held["clients"]) == len(training_parts(config, data)) == 3
@@ -166,7 +166,7 @@ def test_a_sheet_shows_the_images_of_its_kind(
         found=masks if kind == "segmentation" else masks.astype(np.float32),
         titles=("first", "second"),
     )
-    Display().pictures(pictures, tmp_path / "pictures.png")
+    RunPictures().pictures(pictures, tmp_path / "pictures.png")
     with Image.open(tmp_path / "pictures.png") as image:
         assert len(set(image.convert("RGB").getdata())) > 2, "it is not blank"
 
@@ -176,7 +176,7 @@ def test_a_finished_run_has_its_card_and_its_curves(a_run: Callable[[str], Path]
     for name in (CARD_FILE, METRICS_PICTURE):
         (path / name).unlink()
     config = compose(["privacy=none", f"run_dir={path}"])
-    Display().finish(config, RunDirectory(path), None)
+    RunPictures().finish(config, RunDirectory(path), None)
     assert "privacy" in (path / CARD_FILE).read_text().lower()
     with Image.open(path / METRICS_PICTURE) as image:
         assert image.width > 100

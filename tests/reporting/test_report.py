@@ -19,7 +19,7 @@ from dp_fedmed.launch import run_federation
 from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.reporting.report import card_of
 from dp_fedmed.reporting.run_facts import read_run
-from dp_fedmed.run import environment
+from dp_fedmed.run import results
 from dp_fedmed.run.directory import RunDirectory
 from tests.runs.finished import SETTINGS, WORDS, make_run
 
@@ -99,8 +99,8 @@ def test_a_resumed_run_has_one_card_and_one_environment(
     assert "| rounds | 3 of 3; completed |" in (path / "privacy_card.md").read_text()
     assert (path / "environment.json").read_bytes() == first, "same versions, one stretch"
 
-    newer = environment.versions() | {"torch": "99.0"}
-    monkeypatch.setattr(environment, "versions", lambda: newer)
+    newer = results.versions() | {"torch": "99.0"}
+    monkeypatch.setattr(results, "versions", lambda: newer)
     run_federation(compose([f"run_dir={other}", "resume=last"]))
     stretches = json.loads((other / "environment.json").read_text())["stretches"]
     assert [entry["after_round"] for entry in stretches] == [0, 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +9,9 @@ import pytest
 
 from dp_fedmed.config import compose
 from dp_fedmed.federation.rounds import RoundRecord
-from dp_fedmed.reporting.display import LogDisplay
 from dp_fedmed.run.directory import RunDirectory
-from dp_fedmed.run.observer import Observer, SilentObserver
+from dp_fedmed.run.observer import Observer
 from dp_fedmed.run.results import RunResult
-
-
-def methods(kind: type) -> dict[str, list[str]]:
-    return {
-        name: list(inspect.signature(held).parameters)
-        for name, held in inspect.getmembers(kind, inspect.isfunction)
-        if name in vars(Observer)
-        and (not name.startswith("_") or name in ("__enter__", "__exit__"))
-    }
-
-
-def test_an_observer_hears_everything_that_a_run_tells() -> None:
-    assert methods(SilentObserver) == methods(Observer)
-    assert methods(LogDisplay).keys() == methods(Observer).keys()
 
 
 def test_a_silent_one_writes_and_says_nothing(
@@ -35,7 +19,7 @@ def test_a_silent_one_writes_and_says_nothing(
 ) -> None:
     config, directory = compose(["privacy=none"]), RunDirectory(tmp_path)
     anything: Any = None
-    with SilentObserver() as observer:
+    with Observer() as observer:
         observer.note("a word")
         observer.describe_clients(config, anything, directory)
         observer.begin(0, {"sample": 1.0})
@@ -49,5 +33,5 @@ def test_a_silent_one_writes_and_says_nothing(
 
 
 def test_a_failure_goes_through_it() -> None:
-    with pytest.raises(KeyError), SilentObserver():
+    with pytest.raises(KeyError), Observer():
         raise KeyError("a bug")

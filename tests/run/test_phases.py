@@ -6,8 +6,8 @@ import pytest
 
 from dp_fedmed.config import compose
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.federation.budget import Limits
 from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
+from dp_fedmed.federation.run_account import Limits
 from dp_fedmed.run.phases import _refuse_other_sizes, limits_of
 
 

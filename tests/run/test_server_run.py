@@ -16,7 +16,7 @@ from dp_fedmed.assemble import Assembly, make_learner
 from dp_fedmed.config import Config
 from dp_fedmed.federation import Node
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.run.observer import SilentObserver
+from dp_fedmed.run.observer import Observer
 from dp_fedmed.run.results import RunResult
 from dp_fedmed.run.server_run import STORAGE_ERRORS, ServerRun
 
@@ -32,7 +32,7 @@ class Judging:
         return {} if value < 0 else {"accuracy": value, "loss": math.inf}
 
 
-class Listening(SilentObserver):
+class Listening(Observer):
     """Remembers how the run ended."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from dp_fedmed.config import compose
 from dp_fedmed.errors import RunFinished
 from dp_fedmed.launch import run_federation
 from dp_fedmed.reporting import figures, sheets
-from dp_fedmed.reporting.display import Display
+from dp_fedmed.reporting.display import RunPictures
 from dp_fedmed.run.checkpoint import folder_name
 from dp_fedmed.run.spent import CHARGE
 from dp_fedmed.run.verify import LedgerView
@@ -233,7 +233,7 @@ def main() -> None:
     torch.set_num_threads(1)
     hydra.compose = remembering(hydra.compose)  # type: ignore[assignment]
     figures.plot_metrics = lambda *_: None  # type: ignore[assignment]
-    Display.describe_clients = lambda *_: None  # type: ignore[assignment, method-assign]
+    RunPictures.describe_clients = lambda *_: None  # type: ignore[assignment, method-assign]
     sheets.draw_sheet = lambda *_: None  # type: ignore[assignment]
     for style in sys.argv[3:]:
         warm_up(folder / f"{style}-warm", style)

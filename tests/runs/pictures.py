@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from dp_fedmed.reporting import figures, sheets
-from dp_fedmed.reporting.display import Display
+from dp_fedmed.reporting.display import RunPictures
 
 draw_sheet = sheets.draw_sheet
 
@@ -20,7 +20,7 @@ def without_pictures() -> Iterator[None]:
     """No curves, partitions or sheets of images; who looks at them has a fixture of this name."""
     patch = pytest.MonkeyPatch()
     patch.setattr(figures, "plot_metrics", lambda *_: None)
-    patch.setattr(Display, "describe_clients", lambda *_: None)
+    patch.setattr(RunPictures, "describe_clients", lambda *_: None)
     patch.setattr(sheets, "draw_sheet", lambda *_: None)
     yield
     patch.undo()
