@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
@@ -16,10 +17,16 @@ from dp_fedmed.engines.running import with_connected_clients
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import PrivacyPlan, RecordOrder, Sampler, ServerOptimizer, StopRequest
 from dp_fedmed.learning import Learner, LocalOnlyLearner, LocalOnlyStep, LocalWork, ServerStep
-from dp_fedmed.planning import make_sampler, record_adjacency, round_shape
+from dp_fedmed.planning.plan import (
+    largest_sigma,
+    make_sampler,
+    noise_of,
+    record_adjacency,
+    round_shape,
+)
 from dp_fedmed.privacy.accounting.events import record_event
 from dp_fedmed.privacy.mechanisms import MECHANISMS, RecordMechanism, ServerMechanism
-from dp_fedmed.reporting.plan_words import warnings_of_run
+from dp_fedmed.reporting.plan_words import anomaly_advice, delta_warnings, warnings_of_run
 from dp_fedmed.reporting.run_log import log_to
 from dp_fedmed.run import Observer, RunResult, ServerRun
 
@@ -27,6 +34,8 @@ if TYPE_CHECKING:
     from dp_fedmed.data import DataSet
     from dp_fedmed.learning import Build, DetectorSettings, LocalTraining, Task
     from dp_fedmed.site import ClientRuntime
+
+logger = logging.getLogger(__name__)
 
 LEAST_NOISE = 1e-2  # as in the configuration's own range
 
@@ -65,6 +74,8 @@ class Assembly:
         is_new: bool,
     ) -> Iterator[str]:
         """What `dp-fedmed plan` would have warned of, when a run begins."""
+        for said in delta_warnings(config, plan, records):
+            logger.warning("%s", said)
         advice = learner_advice(config, learner, plan, sampler)
         if advice is not None:
             yield advice
@@ -190,8 +201,6 @@ def server_mechanism(config: Config, plan: PrivacyPlan, sampler: Sampler) -> Ser
         return found
     if not config.record_noise_at_server:
         return None
-    from dp_fedmed.planning import largest_sigma
-
     event = record_event(noise_multiplier=largest_sigma(plan.clients), sample_rate=1.0, steps=1)
     trusted: ServerMechanism = MECHANISMS["record_sums"](
         event,
@@ -263,7 +272,6 @@ def server_step(
             tau=federation.server_tau,
         )
     from dp_fedmed.learning import AnomalyLearner, BankStep, NoisyRowsStep, StatisticStep
-    from dp_fedmed.planning import noise_of
 
     if plan is None:
         return BankStep(config.seed)
@@ -287,7 +295,6 @@ def learner_advice(
                 return f"{name}: {advice}"
         return None
     from dp_fedmed.learning import AnomalyLearner
-    from dp_fedmed.planning import anomaly_advice
 
     if not isinstance(learner, AnomalyLearner):
         return None

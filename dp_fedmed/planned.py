@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dp_fedmed.errors import ConfigError
@@ -29,11 +27,6 @@ def make_plan_of(
     Raises:
         ConfigError: for settings that cannot be, or a target that no noise reaches.
     """
-    with _without_warnings():
-        return _make(words, records, fast)
-
-
-def _make(words: Sequence[str], given_records: Mapping[str, int] | None, fast: bool) -> Plan:
     from dp_fedmed.config import TaskKind, compose
     from dp_fedmed.config.overrides import parsed
     from dp_fedmed.config.own_data import with_absolute_data_path
@@ -48,16 +41,18 @@ def _make(words: Sequence[str], given_records: Mapping[str, int] | None, fast: b
         if parsed(word).is_sweep_override():
             raise ConfigError(f"{word} names several values: a plan is for one run; give one")
     overrides = list(words)
-    if given_records is not None:
+    if records is not None:
         given = [word for word in overrides if word.startswith("federation.num_clients=")]
-        wanted = f"federation.num_clients={len(given_records)}"
+        wanted = f"federation.num_clients={len(records)}"
         if any(word != wanted for word in given):
-            raise ConfigError(f"{given[0]} contradicts --records, which names {len(given_records)}")
+            raise ConfigError(f"{given[0]} contradicts --records, which names {len(records)}")
         overrides += [] if given else [wanted]
     config = with_absolute_data_path(compose(overrides))
-    data = None if given_records is not None else _data(config)
-    records = given_records if data is None else simulated_records(config, data)
-    made = forecast(config, records or {}, fast=fast)
+    data = None
+    if records is None:
+        data = _data(config)
+        records = simulated_records(config, data)
+    made = forecast(config, records, fast=fast)
     weights = advice = None
     if data is not None and made.plan is not None and not fast:  # these import torch
         if config.task.kind is TaskKind.anomaly:
@@ -75,18 +70,6 @@ def _make(words: Sequence[str], given_records: Mapping[str, int] | None, fast: b
     )
 
 
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Silences the planner's log: its warnings are part of the printed plan."""
-    logger = logging.getLogger("dp_fedmed.planning.plan")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
 def _data(config: Config) -> DataSet:
     from dp_fedmed.data import load_data
     from dp_fedmed.data.registry import refuse_other_kind
@@ -101,7 +84,7 @@ def _advice(config: Config, data: DataSet, plan: PrivacyPlan) -> str | None:
     import torch
 
     from dp_fedmed.assemble import learner_advice, make_learner
-    from dp_fedmed.planning import make_sampler
+    from dp_fedmed.planning.plan import make_sampler
 
     torch.set_num_threads(1)  # for so little work, threads wait for each other
     return learner_advice(config, make_learner(config, data), plan, make_sampler(config))

@@ -195,8 +195,7 @@ def federate(config: Config, beside: Path | None = None) -> int:
     console = Console()
     with console.status("loading PyTorch, Flower and the data"):
         from dp_fedmed.launch import run_federation
-        from dp_fedmed.reporting.display import ConsoleDisplay
-        from dp_fedmed.reporting.outcome import other_run
+        from dp_fedmed.reporting.display import ConsoleDisplay, other_run
         from dp_fedmed.reporting.run_log import quiet_console
 
         quiet_console()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,6 +19,9 @@ from dp_fedmed.planning.forecast import simulated_records
 from dp_fedmed.planning.plan import make_plan, make_sampler
 from dp_fedmed.privacy import History, PrivacyEvent
 from dp_fedmed.privacy.mechanisms.adaptive_clipping import split_noise
+from dp_fedmed.reporting.plan_words import delta_warnings
+
+logger = logging.getLogger(__name__)
 
 Unit = Literal["record", "client"]
 Floats = NDArray[np.float64]
@@ -60,6 +64,8 @@ def targets(config: Config) -> list[AuditTarget]:
     if config.privacy.style.protects_records:
         records = simulated_records(config, load_data(config.data, seed=config.seed))
     plan = make_plan(config, records=records, sampler=sampler, is_private=private)
+    for said in delta_warnings(config, plan, records):
+        logger.warning("%s", said)
     user, num_rounds = plan.user_event, config.federation.num_rounds
     found = []
     if plan.clients:

@@ -39,7 +39,7 @@ from dp_fedmed.learning import (
     NetworkLearner,
 )
 from dp_fedmed.learning.anomaly.features import FeatureCache, PatchFeatures
-from dp_fedmed.planning import make_sampler
+from dp_fedmed.planning.plan import make_sampler
 from dp_fedmed.privacy.mechanisms.base import add
 from dp_fedmed.privacy.streams import RoundStreams
 

@@ -27,24 +27,24 @@ from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.privacy.accounting.history import BOUNDED_BY_RDP, Method, most_repeats
 from dp_fedmed.privacy.mechanisms.adaptive_clipping import split_noise
 
-#: Up to so many different clients are shown, and accounted by PLD, one by one.
+#: Sizes of client that a table shows, and PLD accounts, one by one.
 MOST_ROWS = 12
 CURVE_POINTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """One event per round, for so many rounds, against a target.
+    """One event per round, against a target.
 
     Attributes:
-        event: what one round costs.
-        rounds: in which the unit takes part at most, and which fit into the target.
+        event: the cost of one round.
+        rounds: the most that the unit takes part in and that fit the target.
         delta: at which ε is stated.
         target: ε that may be spent, if there is a limit.
-        epsilon: at the end, by accountant; one that is missing was not asked.
+        epsilon: at the end, by each accountant that was asked.
         one_round: ε of a single round alone, by the last of these accountants.
         rounds_within_target: at this σ, however many are planned; None without a target.
-        is_upper_bound: whether σ is RDP's, though a tighter one, which needs less, calibrates.
+        is_upper_bound: whether σ is RDP's, though a tighter accountant calibrates the run.
     """
 
     event: PrivacyEvent
@@ -83,31 +83,26 @@ class Spending:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Clients that are alike in size: one plan for all of them."""
+    """Clients of one size, which share a plan."""
 
     names: tuple[str, ...]
     plan: ClientPlan
     spending: Spending
 
-    @property
-    def batch(self) -> float:
-        """Records that a step is expected to use."""
-        return self.plan.sample_rate * self.plan.records
-
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """A run, before it begins.
+    """What a run would spend.
 
     Attributes:
         config: the run's settings.
         records: of each client.
+        cohort: expected clients per round.
+        rounds: after which the run ends; fewer than asked for where a budget is too small.
         plan: as the run would make it; None in style `none`.
         groups: clients by size, smallest first.
         binding: the group that needs the most noise, or has the largest ε at a given noise.
         client_level: what the federation spends on whole clients.
-        cohort: expected clients per round.
-        rounds: after which the run ends; fewer than asked for where a budget is too small.
         curves: ε after some of the rounds, by level.
         curves_by: the accountant of the curves.
     """
@@ -130,13 +125,10 @@ class Forecast:
 
     @property
     def levels(self) -> dict[str, Spending]:
-        """What binds at each level: `sample` and `user`, as far as they are protected."""
-        found: dict[str, Spending] = {}
-        if self.binding is not None:
-            found[Level.sample] = self.binding.spending
-        if self.client_level is not None:
-            found[Level.user] = self.client_level
-        return found
+        """What binds at each protected level, `sample` or `user`."""
+        records = None if self.binding is None else self.binding.spending
+        found = {Level.sample: records, Level.user: self.client_level}
+        return {level: spent for level, spent in found.items() if spent is not None}
 
     @property
     def record_events(self) -> dict[str, PrivacyEvent]:
@@ -161,7 +153,7 @@ def simulated_records(config: Config, data: DataSet) -> dict[str, int]:
 
 
 def forecast(config: Config, records: Mapping[str, int], *, fast: bool = False) -> Forecast:
-    """Plan a run of clients with so many records.
+    """Plan a run of clients with these numbers of records.
 
     Args:
         config: the run's settings.
@@ -185,7 +177,7 @@ def forecast(config: Config, records: Mapping[str, int], *, fast: bool = False) 
         config=config,
         records=records,
         cohort=cohort,
-        rounds=min([rounds, *_rounds_of(config, groups, cohort)]),
+        rounds=_rounds_of(config, groups, cohort, rounds),
         plan=plan,
         groups=groups,
         binding=max(groups, key=_need, default=None),
@@ -198,23 +190,23 @@ def forecast(config: Config, records: Mapping[str, int], *, fast: bool = False) 
     return replace(made, curves=curves)
 
 
-def _rounds_of(config: Config, groups: Sequence[Group], cohort: float) -> list[int]:
-    """After how many rounds records end the run: when nobody may take part any more.
+def _rounds_of(config: Config, groups: Sequence[Group], cohort: float, planned: int) -> int:
+    """After how many of the planned rounds records end the run: nobody may take part any more.
 
     Where cohorts are secret, who has used up its participations ends nothing: only the target can.
     """
     if not groups:
-        return []
+        return planned
     if not config.privacy.style.protects_clients:
         longest = max(group.spending.rounds for group in groups)
-        return [math.ceil(longest * config.num_sites / cohort)]
-    ends = [
-        spent.rounds_within_target
-        for group in groups
-        if (spent := group.spending).rounds_within_target is not None
-        and spent.rounds_within_target < (group.plan.participations or math.inf)
-    ]
-    return [max(ends)] if len(ends) == len(groups) else []
+        return min(planned, math.ceil(longest * config.num_sites / cohort))
+    ends = []
+    for group in groups:
+        within = group.spending.rounds_within_target
+        if within is None or within >= (group.plan.participations or math.inf):
+            return planned
+        ends.append(within)
+    return min(planned, max(ends))
 
 
 def _planned(
@@ -261,7 +253,7 @@ def _client_level(
         rounds=config.federation.num_rounds,
         delta=plan.delta_user,
         fast=fast,
-        methods=_methods(config, fast=fast, shown=True, binds=True),
+        methods=_methods(config),
     )
 
 
@@ -295,19 +287,16 @@ def _groups(
 
     first = [group(own, ["rdp"]) for own in ordered]
     needy = max(first, key=_need).plan if first else None
-    wanted = {
-        own: _methods(config, fast=fast, shown=own in shown, binds=own == needy) for own in ordered
-    }
     return tuple(
-        known if wanted[known.plan] == ["rdp"] else group(known.plan, wanted[known.plan])
-        for known in first
+        group(own, _methods(config)) if own == needy or (own in shown and not fast) else known
+        for own, known in zip(ordered, first, strict=True)
     )
 
 
-def _methods(config: Config, *, fast: bool, shown: bool, binds: bool) -> list[Method]:
-    """The accountants that are worth asking: RDP, and the one in force or PLD."""
+def _methods(config: Config) -> list[Method]:
+    """RDP, and the accountant in force, or PLD, which are tighter and slower."""
     by = config.privacy.accountant.value
-    return ["rdp", "pld" if by == "rdp" else by] if binds or (shown and not fast) else ["rdp"]
+    return ["rdp", "pld" if by == "rdp" else by]
 
 
 def _need(group: Group) -> tuple[float, float]:
@@ -347,10 +336,8 @@ def _spending(
 
 def rounds_within(event: PrivacyEvent, *, target: float, delta: float, method: Method) -> int:
     """Most rounds of an event within a target."""
-    return most_repeats(
-        lambda n: _epsilon(event, n, delta, method) <= target,
-        limit=10**9 // event.count,
-    )
+    limit = 10**9 // event.count
+    return most_repeats(lambda n: _epsilon(event, n, delta, method) <= target, limit=limit)
 
 
 def _curve(spent: Spending, rounds: int, method: Method) -> list[tuple[int, float]]:
@@ -361,13 +348,12 @@ def _curve(spent: Spending, rounds: int, method: Method) -> list[tuple[int, floa
 
 
 def _epsilon(event: PrivacyEvent, rounds: int, delta: float, method: Method) -> float:
-    """ε of so many rounds of one event."""
     events = [event.times(rounds)] if rounds else []
     return History(events).epsilon(delta=delta, method=method)
 
 
 def count_weights(config: Config, data: DataSet) -> int:
-    """Numbers that a client's update has, and that noise is added to; this imports torch.
+    """Numbers in a client's update, to which noise is added; imports torch.
 
     Raises:
         ConfigError: if the model cannot be built for the data.

@@ -1,4 +1,4 @@
-"""What a plan comes to besides what it spends: its signal, what other budgets allow, cautions."""
+"""What follows from a plan: the signal beside the noise, what other budgets allow, cautions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from dp_fedmed.config import Config, SamplerName, TaskKind
-from dp_fedmed.planning.forecast import Forecast, Spending, forecast, rounds_within
+from dp_fedmed.federation.plan import PrivacyPlan
+from dp_fedmed.planning.forecast import Forecast, Spending, rounds_within
 from dp_fedmed.privacy import calibrate, compute_noise_multiplier
 from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.privacy.accounting.history import BOUNDED_BY_RDP, Method
@@ -40,18 +41,18 @@ class Allowance:
 
 def allowance(spent: Spending, method: Method) -> Allowance:
     """Other noises for this target, and other targets for these rounds."""
-    rounds: dict[float, int] = {}
     # PLD has a closed form where everybody takes part, else it is slow.
     if spent.sample_rate < 1.0 and method in BOUNDED_BY_RDP:
         method = "rdp"
+    rounds = {}
     if spent.target is not None:
-        for factor in OTHER_NOISES:
-            event = replace(spent.event, noise_multiplier=spent.sigma * factor)
-            rounds[event.noise_multiplier] = rounds_within(
+        for sigma in (spent.sigma * factor for factor in OTHER_NOISES):
+            event = replace(spent.event, noise_multiplier=sigma)
+            rounds[sigma] = rounds_within(
                 event, target=spent.target, delta=spent.delta, method=method
             )
-    sigma = {target: _sigma_for(spent, target, method) for target in OTHER_TARGETS}
-    return Allowance(rounds=rounds, sigma=sigma, accountant=method)
+    sigmas = {target: _sigma_for(spent, target, method) for target in OTHER_TARGETS}
+    return Allowance(rounds=rounds, sigma=sigmas, accountant=method)
 
 
 def _sigma_for(spent: Spending, target: float, method: Method) -> float | None:
@@ -92,22 +93,15 @@ def signals(made: Forecast, weights: int | None) -> dict[str, Signal]:
         return {}
     found: dict[str, Signal] = {}
     if made.binding is not None:
-        spent, batch = made.binding.spending, made.binding.batch
-        found[Level.sample] = _signal(spent, units=batch, weights=weights, averaged=made.cohort)
+        batch = made.binding.plan.sample_rate * made.binding.plan.records
+        found[Level.sample] = _signal(made.binding.spending, batch, weights, averaged=made.cohort)
     if made.client_level is not None:
-        found[Level.user] = _signal(made.client_level, units=made.cohort, weights=weights)
+        found[Level.user] = _signal(made.client_level, made.cohort, weights)
     return found
 
 
-def _signal(spent: Spending, *, units: float, weights: int | None, averaged: float = 1.0) -> Signal:
-    """How much signal a plan leaves.
-
-    Args:
-        spent: the plan of one level.
-        units: expected records per step, or clients per round.
-        weights: of the model.
-        averaged: clients over which the result is averaged again.
-    """
+def _signal(spent: Spending, units: float, weights: int | None, *, averaged: float = 1.0) -> Signal:
+    """Of `units` records per step or clients per round, averaged again over `averaged` clients."""
     coordinate = units / spent.sigma
     norm = None if weights is None else coordinate / math.sqrt(weights)
     run = None if norm is None else norm * math.sqrt(spent.steps * averaged)
@@ -166,33 +160,25 @@ class Outlook:
 
 
 def outlook(made: Forecast, weights: int | None) -> Outlook:
-    """Everything that there is to know about a forecast, for a model of so many weights."""
+    """The signals and cautions of a forecast, for a model with that many weights."""
     found = signals(made, weights)
-    cautions = () if made.plan is None else (*_about_delta(made), *_cautions(made, found))
-    return Outlook(forecast=made, signals=found, cautions=cautions)
+    cautions: list[Caution] = []
+    if made.plan is not None:
+        cautions += large_deltas(made.config, made.plan, made.records)
+        cautions += _about_budget(made)
+        cautions += _about_sampling(made)
+        for level, signal in found.items():
+            cautions += _about_signal(level, signal)
+    return Outlook(forecast=made, signals=found, cautions=tuple(cautions))
 
 
-def outlook_of_run(config: Config, records: Mapping[str, int], weights: int) -> Outlook:
-    """The same when a run begins, apart from δ, of which its plan has warned."""
-    made = forecast(config, records, fast=True)
-    found = signals(made, weights)
-    return Outlook(forecast=made, signals=found, cautions=tuple(_cautions(made, found)))
-
-
-def _cautions(made: Forecast, found: Mapping[str, Signal]) -> Iterator[Caution]:
-    yield from _about_budget(made)
-    yield from _about_sampling(made)
-    for level, signal in found.items():
-        yield from _about_signal(level, signal)
-
-
-def _about_delta(made: Forecast) -> Iterator[Caution]:
-    if made.plan is None:
-        return
-    clients = made.config.federation.num_clients
+def large_deltas(
+    config: Config, plan: PrivacyPlan, records: Mapping[str, int]
+) -> Iterator[Caution]:
+    """Every δ that is not below one over the number of units, so would allow to publish one."""
     for level, delta, units in (
-        (Level.sample, made.plan.delta_sample, min(made.records.values(), default=0)),
-        (Level.user, made.plan.delta_user, clients),
+        (Level.sample, plan.delta_sample, min(records.values(), default=0)),
+        (Level.user, plan.delta_user, config.federation.num_clients),
     ):
         if delta is not None and units and delta >= 1.0 / units:
             yield Caution(Concern.large_delta, level, units)
@@ -231,5 +217,5 @@ def _about_signal(level: str, found: Signal) -> Iterator[Caution]:
         yield Caution(Concern.wasteful_sampling, level, found.efficiency)
     if found.coordinate < 1.0:
         yield Caution(Concern.too_few_units, level, found.coordinate)
-    elif found.run is not None and found.run < DROWNED:
+    elif found.run is not None and 0.0 < found.run < DROWNED:  # 0: no round fits, as is warned of
         yield Caution(Concern.drowned, level, found.run)

@@ -1,30 +1,31 @@
 """What a run will spend, decided before round 1 from public numbers only.
 
-For each client: q from its number of records (which counts as public), the steps of a round, the
+For each client: q from its number of records (which counts as public), the steps per round, the
 rounds it may take part in, and σ. For the federation: σ of the sum of clipped updates.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dp_fedmed.config import AccountantName, Calibration, Config, TaskKind, TrainingConfig
+from dp_fedmed.config import (
+    AccountantName,
+    Calibration,
+    Config,
+    TaskKind,
+    TrainingConfig,
+    Weighting,
+)
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan, Spent
 from dp_fedmed.federation.run_account import MOST_TIGHT
 from dp_fedmed.federation.sampling import SAMPLERS, Sampler
-from dp_fedmed.privacy import (
-    History,
-    calibrate,
-    compute_noise_multiplier,
-)
+from dp_fedmed.privacy import History, calibrate, compute_noise_multiplier
 from dp_fedmed.privacy.accounting.events import Adjacency, Level, record_event
 from dp_fedmed.privacy.accounting.history import BOUNDED_BY_RDP
-
-logger = logging.getLogger(__name__)
+from dp_fedmed.privacy.mechanisms.base import gaussian_std
 
 
 def make_sampler(config: Config) -> Sampler:
@@ -52,7 +53,7 @@ def sample_rate(records: int, training: TrainingConfig) -> float:
 
 
 def steps_per_round(records: int, training: TrainingConfig) -> int:
-    """Noisy steps of a round: as configured, else an expected pass over the data an epoch."""
+    """Noisy steps per round: as configured, else an expected pass over the data per epoch."""
     if training.local_steps is not None:
         return training.local_steps
     return training.local_epochs * max(1, round(1.0 / sample_rate(records, training)))
@@ -96,14 +97,10 @@ def make_plan(
     user_event = None
     if style.protects_records:
         delta_sample = config.privacy.sample.target_delta or default_delta(sum(records.values()))
-        _warn_about(
-            Level.sample, delta_sample, min(records.values()), "records of the smallest client"
-        )
         clients = _client_plans(config, records, delta_sample, is_private, spent)
     if style.protects_clients:
         population = config.federation.num_clients
         delta_user = config.privacy.user.target_delta or default_delta(population)
-        _warn_about(Level.user, delta_user, population, "clients")
         sigma = _user_sigma(config, sampler, delta_user, spent)
         user_event = sampler.event(
             noise_multiplier=sigma, population=population, is_private=is_private
@@ -128,26 +125,6 @@ def default_delta(units: int) -> float:
     (1e-05, True)
     """
     return min(1e-5, math.exp(-1.1 * math.log(units)))
-
-
-def delta_warning(level: str, delta: float, units: int, what: str) -> str | None:
-    """What is wrong with a δ that is not below one over the number of units.
-
-    >>> delta_warning("user", 1e-5, 100, "clients") is None
-    True
-    """
-    if delta < 1.0 / units:
-        return None
-    return (
-        f"privacy.{level}.target_delta={delta:g} is not below 1/{units} ({what}): it would allow "
-        f"to publish one of them in full; use {default_delta(units):.1g} or less"
-    )
-
-
-def _warn_about(level: str, delta: float, units: int, what: str) -> None:
-    said = delta_warning(level, delta, units, what)
-    if said is not None:
-        logger.warning("%s", said)
 
 
 def _client_plans(
@@ -267,12 +244,9 @@ def _user_sigma(config: Config, sampler: Sampler, delta: float, spent: Spent) ->
     population = config.federation.num_clients
     rounds = config.federation.num_rounds - spent.rounds
     probe = sampler.event(noise_multiplier=1.0, population=population)
-    if probe.sampling == "poisson" and probe.sample_rate is not None:
-        return _calibrated(
-            Level.user, config, delta, probe.sample_rate, 1, rounds, spent.federation
-        )
-    if probe.key[2] == 1.0:
-        return _calibrated(Level.user, config, delta, 1.0, 1, rounds, spent.federation)
+    q = probe.key[2]
+    if probe.sampling == "poisson" or q == 1.0:
+        return _calibrated(Level.user, config, delta, q, 1, rounds, spent.federation)
     target = settings.target_epsilon or 0.0
     try:
         return calibrate(
@@ -286,3 +260,40 @@ def _user_sigma(config: Config, sampler: Sampler, delta: float, spent: Spent) ->
         )
     except ValueError as error:
         raise ConfigError(f"privacy.user.target_epsilon={target:g}: {error}") from error
+
+
+def noise_of(config: Config, plan: PrivacyPlan, sampler: Sampler) -> tuple[float, float]:
+    """(standard deviation of the noise in a released mean, units that the mean is over).
+
+    Of public numbers only: each σ, the clients' sizes, and how many a round is expected to ask.
+    """
+    population = config.num_sites
+    asked = sampler.expected(population)
+    clients = plan.clients
+    if plan.user_event is not None:
+        server = gaussian_std(
+            noise_multiplier=plan.user_event.noise_multiplier,
+            sensitivity=config.privacy.user.max_grad_norm,
+        )
+        inside = asked / population * _noise_of_means(clients, dict.fromkeys(clients, 1.0))
+        return math.sqrt(server**2 + inside) / asked, asked
+    share = asked / population
+    images = share * sum(own.records for own in clients.values())
+    if config.record_noise_at_server:
+        return largest_sigma(clients) / images, images
+    by_examples = config.federation.weighting is Weighting.examples
+    weights = {name: float(own.records if by_examples else 1) for name, own in clients.items()}
+    spread = math.sqrt(share * _noise_of_means(clients, weights))
+    return spread / (share * sum(weights.values())), images
+
+
+def largest_sigma(clients: Mapping[str, ClientPlan]) -> float:
+    """One noise for all must be enough for the client that needs most."""
+    return max(own.noise_multiplier for own in clients.values())
+
+
+def _noise_of_means(clients: Mapping[str, ClientPlan], weights: Mapping[str, float]) -> float:
+    """Variance of the weighted sum of means that each client has noised."""
+    return math.fsum(
+        (weights[name] * own.noise_multiplier / own.records) ** 2 for name, own in clients.items()
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,16 +24,16 @@ LEAST = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
-    """One change and what it does to the level that it is for.
+    """One change, and what it does to its level: each pair is now and then.
 
     Attributes:
         key: of the setting.
         before: its value now.
         after: the value suggested.
         level: `sample` or `user`.
-        sigma: noise multiplier now and then.
-        noise: noise in an average now and then, in units of the clipping norm.
-        steps: noisy steps over the run now and then.
+        sigma: noise multipliers.
+        noise: noise in an average, in units of the clipping norm.
+        steps: noisy steps over the run.
         run: signal-to-noise over the whole run, then over now.
         accountant: by which both were planned.
     """
@@ -51,13 +51,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class _Noised:
-    """The noise of one level under one configuration.
-
-    Attributes:
-        event: of one round.
-        rounds: in which the unit takes part at most.
-        units: expected records per step, or clients per round.
-    """
+    """One level under one configuration; `units` are records per step or clients per round."""
 
     event: PrivacyEvent
     rounds: int
@@ -90,16 +84,26 @@ def suggestions(made: Forecast, *, fast: bool = False) -> list[Suggestion]:
     config = _calibrating(made)
     now = _levels(config, made)
     found: list[Suggestion] = []
-    for level, key, after in _changes(made):
+    for key, after, levels in _changes(made, fast=fast):
         try:
             then = _levels(changed(config, key, after), made)
         except ConfigError:
             continue  # not possible with the other settings, or with this target
-        if level in now and level in then:
-            change = (key, get(config, key), after)
-            found.append(_compared(level, change, now[level], then[level], "rdp"))
-    if not fast and made.method == "rdp":
-        found += _by_tight(config, made, now)
+        for level in levels:
+            old, new = now[level], then[level]
+            found.append(
+                Suggestion(
+                    key=key,
+                    before=get(config, key),
+                    after=after,
+                    level=level,
+                    sigma=(old.event.noise_multiplier, new.event.noise_multiplier),
+                    noise=(old.noise, new.noise),
+                    steps=(old.steps, new.steps),
+                    run=new.signal / old.signal,
+                    accountant=str(after) if key == "privacy.accountant" else "rdp",
+                )
+            )
     useful = [each for each in found if each.noise[1] < (1.0 - LEAST) * each.noise[0]]
     return sorted(useful, key=lambda each: (-round(each.run, 2), each.noise[1] / each.noise[0]))
 
@@ -120,45 +124,43 @@ def _calibrating(made: Forecast) -> Config:
 
 
 def changed(config: Config, key: str, value: Any) -> Config:
-    """A configuration with another value at a dotted key, validated.
+    """A configuration with another value in one of its sections, validated.
 
     >>> from dp_fedmed.config import compose
     >>> changed(compose([]), "training.batch_size", 64).training.batch_size
     64
     """
-    parents, leaf = key.split(".")[:-1], key.split(".")[-1]
-    nodes = [get(config, ".".join(parents[: depth + 1])) for depth in range(len(parents))]
-    for name, node in zip(reversed(parents), reversed(nodes), strict=True):
-        value = dataclasses.replace(node, **{leaf: value})
-        leaf = name
-    return config.replace(**{leaf: value})
+    section, name = key.split(".")
+    held = dataclasses.replace(getattr(config, section), **{name: value})
+    return config.replace(**{section: held})
 
 
-def _changes(made: Forecast) -> Iterator[tuple[str, str, Any]]:
-    """(level, key, value) to try."""
+def _changes(made: Forecast, *, fast: bool) -> Iterator[tuple[str, Any, Collection[str]]]:
+    """(key, value, levels that it may help) to try."""
     config, binding = made.config, made.binding
     federation, rounds = config.federation, made.rounds
     levels = made.levels
     if binding is not None:
         if binding.plan.sample_rate < 1.0:
-            yield Level.sample, "training.batch_size", 2 * config.training.batch_size
+            yield "training.batch_size", 2 * config.training.batch_size, [Level.sample]
         if config.training.local_steps is None and config.training.local_epochs > 1:
-            yield Level.sample, "training.local_epochs", config.training.local_epochs // 2
+            yield "training.local_epochs", config.training.local_epochs // 2, [Level.sample]
         rate = made.cohort / federation.num_clients
         if rate < 1.0:
             expected = rate * rounds
             most = math.ceil(expected + 2.0 * math.sqrt(expected * (1.0 - rate)))
             if most < (federation.max_participations or rounds):
-                yield Level.sample, "federation.max_participations", most
+                yield "federation.max_participations", most, [Level.sample]
     if Level.user in levels:
         if federation.sampler is SamplerName.fixed and federation.sample_rate < 1.0:
-            yield Level.user, "federation.sampler", SamplerName.poisson
+            yield "federation.sampler", SamplerName.poisson, [Level.user]
         if federation.sample_rate < 1.0:
-            yield Level.user, "federation.sample_rate", min(1.0, 2.0 * federation.sample_rate)
-        yield Level.user, "federation.num_clients", 2 * federation.num_clients
+            yield "federation.sample_rate", min(1.0, 2.0 * federation.sample_rate), [Level.user]
+        yield "federation.num_clients", 2 * federation.num_clients, [Level.user]
     if rounds > 1:
-        for level in levels:
-            yield level, "federation.num_rounds", rounds // 2
+        yield "federation.num_rounds", rounds // 2, levels
+    if not fast and made.method == "rdp":
+        yield "privacy.accountant", AccountantName.tight, levels
 
 
 def _levels(config: Config, made: Forecast) -> dict[str, _Noised]:
@@ -176,32 +178,3 @@ def _levels(config: Config, made: Forecast) -> dict[str, _Noised]:
         cohort = sampler.expected(config.federation.num_clients)
         found[Level.user] = _Noised(plan.user_event, rounds, cohort)
     return found
-
-
-def _compared(
-    level: str, change: tuple[str, Any, Any], old: _Noised, new: _Noised, accountant: str
-) -> Suggestion:
-    key, before, after = change
-    return Suggestion(
-        key=key,
-        before=before,
-        after=after,
-        level=level,
-        sigma=(old.event.noise_multiplier, new.event.noise_multiplier),
-        noise=(old.noise, new.noise),
-        steps=(old.steps, new.steps),
-        run=new.signal / old.signal,
-        accountant=accountant,
-    )
-
-
-def _by_tight(config: Config, made: Forecast, now: dict[str, _Noised]) -> Iterator[Suggestion]:
-    """What the tighter accountant saves; it calibrates only what has a target."""
-    try:
-        then = _levels(with_accountant(config, AccountantName.tight), made)
-    except ConfigError:
-        return
-    change = ("privacy.accountant", AccountantName.rdp, AccountantName.tight)
-    for level in made.levels:
-        if level in now and level in then:
-            yield _compared(level, change, now[level], then[level], "tight")

@@ -1,4 +1,8 @@
-"""What a run shows: a live panel on a terminal, log lines elsewhere, a table at the end."""
+"""What a run shows: a live panel on a terminal, log lines elsewhere, two tables at the end.
+
+The promises are read from `privacy_report.json`, as the page and the privacy card read them, so
+that the terminal cannot say anything else; an ε is rounded up.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,68 @@ import contextlib
 import logging
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.table import Table
 
-from dp_fedmed.config import Config, PrivacyStyle
+from dp_fedmed.config import Config, PrivacyStyle, better
+from dp_fedmed.data import DataSet, training_parts
+from dp_fedmed.errors import ConfigError
+from dp_fedmed.learning import Pictures
+from dp_fedmed.privacy.ledger import Head
 from dp_fedmed.progress import listened_by
-from dp_fedmed.reporting.console import say
+from dp_fedmed.reporting import promises
 from dp_fedmed.reporting.live import LivePanel
-from dp_fedmed.reporting.observer import RunPictures
-from dp_fedmed.reporting.outcome import metrics_table, promise_table
-from dp_fedmed.reporting.sites import describe_sites
+from dp_fedmed.reporting.run_facts import RunFacts, is_run, numbers, read_evaluation, read_run
+from dp_fedmed.reporting.words import describe_sites, rounded_up, say
+from dp_fedmed.run.directory import PARTITION_FILE, RunDirectory
+from dp_fedmed.run.observer import Observer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dp_fedmed.federation.rounds import RoundRecord
-    from dp_fedmed.reporting.run_facts import RunFacts
     from dp_fedmed.run.results import RunResult
 
 logger = logging.getLogger(__name__)
 
 STOPPING = "stopping after this round; Ctrl-C again stops at once"
+ODDS = "Right about whether the unit was in the training data, from 50:50 odds."
+PARTITION_PICTURE, METRICS_PICTURE = "partition.png", "metrics.png"
+
+
+class RunPictures(Observer):
+    """The files that people look at; each observer shows the rounds in its own way."""
+
+    def describe_clients(self, config: Config, data: DataSet, directory: RunDirectory) -> None:
+        """Who trains on what, as a table and a picture."""
+        from dp_fedmed.reporting.partition import partition_rows, plot_partition
+
+        parts = training_parts(config, data)
+        held = {"schema": 1, "clients": partition_rows(data, parts)}
+        directory.write_json(PARTITION_FILE, held, durable=False)
+        plot_partition(data, parts, directory.path / PARTITION_PICTURE)
+
+    def pictures(self, pictures: Pictures, path: Path) -> None:
+        """A sheet of test images."""
+        from dp_fedmed.reporting.sheets import anomaly_sheet, segmentation_sheet
+
+        draw = segmentation_sheet if pictures.kind == "segmentation" else anomaly_sheet
+        draw(pictures.images, pictures.truth, pictures.found, list(pictures.titles), path)
+
+    def finish(self, config: Config, directory: RunDirectory, head: Head | None) -> None:
+        """The privacy card, and the curves of the run."""
+        from dp_fedmed.reporting.figures import plot_metrics
+        from dp_fedmed.reporting.report import write_card
+
+        write_card(directory.path, head)
+        plot_metrics(
+            directory.metrics(),
+            config.task.metric,
+            f"{config.task.name}: {describe_sites(config)}, privacy {config.privacy.style}",
+            directory.path / METRICS_PICTURE,
+        )
 
 
 class LogDisplay(RunPictures):
@@ -141,8 +184,6 @@ class ConsoleDisplay(RunPictures):
 
 def in_units(run_dir: Path) -> list[str]:
     """A regression's test figures in each target's own unit; nothing for other runs."""
-    from dp_fedmed.reporting.run_facts import numbers, read_evaluation
-
     lines = []
     for target in (read_evaluation(run_dir, []) or {}).get("targets", []):
         found = numbers(target.get("metrics"))
@@ -192,3 +233,78 @@ def describe(metrics: Mapping[str, float]) -> str:
     'accuracy 0.9100, loss 0.5000'
     """
     return ", ".join(f"{key} {metrics[key]:.4f}" for key in sorted(metrics))
+
+
+def other_run(path: Path, config: Config) -> RunFacts:
+    """The finished run whose test metrics are to stand beside those of this one.
+
+    Raises:
+        ConfigError: if there is no such run, or it was judged by another task.
+    """
+    facts = read_run(path, ledger=False) if is_run(path) else None
+    if facts is None or not facts.test:
+        raise ConfigError(
+            f"--beside {path} is not a run that has ended: give the directory of one, for example "
+            "what dp-fedmed run privacy=none has printed"
+        )
+    if facts.setting("task.name") != config.task.name:
+        raise ConfigError(
+            f"--beside {path} is a run of task={facts.setting('task.name')}: give one of "
+            f"task={config.task.name}"
+        )
+    return facts
+
+
+def metrics_table(config: Config, result: RunResult, beside: RunFacts | None = None) -> Table:
+    """The metrics that the run ended with; the one that judges it comes first."""
+    table = Table(title=f"{config.task.name}, privacy {config.privacy.style}", title_style="bold")
+    table.add_column("metric")
+    table.add_column("validation", justify="right")
+    table.add_column("test", justify="right")
+    if beside is not None:
+        table.add_column(f"test {_privacy_of(beside)}", justify="right")
+    if result.clients:
+        table.add_column("clients (worst … best)", justify="right")
+    metric = config.task.metric
+    for key in sorted({*result.val, *result.test}, key=lambda key: (key != metric, key)):
+        row = [key, _number(result.val, key), _number(result.test, key)]
+        if beside is not None:
+            row.append(_number(beside.test, key))
+        if result.clients:
+            values = sorted(held[key] for held in result.clients.values() if key in held)
+            values = values[:: int(better(key))]
+            row.append(f"{values[0]:.4f} … {values[-1]:.4f}" if values else "–")
+        table.add_row(*row, style="bold" if key == metric else "")
+    return table
+
+
+def promise_table(run_dir: Path) -> Table | None:
+    """ε by observer and unit; None for a run without privacy."""
+    facts = read_run(run_dir, ledger=False)
+    if not facts.guarantees:
+        return None
+    said = ODDS
+    if (group := promises.group_promise(facts)) is not None:
+        said += f"\nFor {group[0]}: {group[1]}."
+    table = Table(
+        *("who looks", "unit", "promise", "right at most"),
+        title="what is promised to whom",
+        title_style="bold",
+        caption=said,
+        caption_justify="left",
+    )
+    for row in promises.observer_rows(facts):
+        for unit, promise in row["promises"].items():
+            table.add_row(row["observer"], unit, promise.bound or promise.reason, promise.odds)
+    return table
+
+
+def _privacy_of(facts: RunFacts) -> str:
+    if facts.style == "none":
+        return "without privacy"
+    spent = ", ".join(rounded_up(held["epsilon"]) for held in facts.guarantees.values())
+    return f"with {facts.style}, ε = {spent}" if facts.is_private else f"with {facts.style}"
+
+
+def _number(metrics: Mapping[str, float], key: str) -> str:
+    return f"{metrics[key]:.4f}" if key in metrics else "–"

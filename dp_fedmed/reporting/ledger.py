@@ -9,8 +9,7 @@ from rich.table import Table
 
 from dp_fedmed.errors import EXIT_FINDING, EXIT_STOPPED
 from dp_fedmed.privacy.accounting.events import Level
-from dp_fedmed.reporting.console import say
-from dp_fedmed.reporting.words import capitalized
+from dp_fedmed.reporting.words import capitalized, say
 from dp_fedmed.run.verify import LedgerView
 
 WORST_CASE = (

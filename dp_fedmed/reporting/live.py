@@ -17,8 +17,7 @@ from rich.text import Text
 
 from dp_fedmed.config import Config, better
 from dp_fedmed.privacy.accounting.events import Level
-from dp_fedmed.reporting.sites import describe_sites
-from dp_fedmed.reporting.words import ONE_UNIT
+from dp_fedmed.reporting.words import ONE_UNIT, describe_sites
 
 if TYPE_CHECKING:
     from dp_fedmed.federation.rounds import RoundRecord

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from dp_fedmed.reporting.drawing import Drawn
-from dp_fedmed.reporting.privacy_card import TEMPLATES, template
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render_page(name: str, values: Mapping[str, Any]) -> str:
@@ -61,3 +64,36 @@ def tile(value: str, label: str, share: float | None = None) -> dict[str, Any]:
 def banner(tone: str, text: str, points: Iterable[str] = ()) -> dict[str, Any]:
     """A warning at the top of a page, with points below it."""
     return {"tone": tone, "text": text, "points": list(points)}
+
+
+def markdown_template(name: str) -> Any:
+    """A template whose values cannot break out of a Markdown cell."""
+    # Markdown is not HTML: every value goes through `markdown_safe` instead.
+    settings = {"keep_trailing_newline": True, "finalize": markdown_safe}
+    return template(name, autoescape=False, **settings)
+
+
+def template(name: str, **settings: Any) -> Any:
+    """A template by its file name; a value that is missing is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **settings,
+    )
+    return environment.get_template(name)
+
+
+def markdown_safe(value: Any) -> Any:
+    r"""A value as Markdown shows it: one line, no markup of its own.
+
+    >>> print(markdown_safe("a | <b>\n`c`"))
+    a \| &lt;b&gt; \`c\`
+    """
+    if not isinstance(value, str):
+        return value
+    line = " ".join(value.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`|*\[\]])", r"\\\1", line)

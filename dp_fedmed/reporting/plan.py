@@ -17,11 +17,9 @@ from dp_fedmed.planning.forecast import MOST_ROWS, Forecast, Group, Spending
 from dp_fedmed.planning.outlook import Allowance, Outlook, Signal, allowance, outlook
 from dp_fedmed.planning.suggestions import Suggestion
 from dp_fedmed.privacy.accounting.events import Level
-from dp_fedmed.reporting.console import say
 from dp_fedmed.reporting.plan_words import suggestion_json, suggestion_text, unprotected, warnings
 from dp_fedmed.reporting.shared_data import SharedSpending
-from dp_fedmed.reporting.sites import describe_sites
-from dp_fedmed.reporting.words import ONE_UNIT, odds
+from dp_fedmed.reporting.words import ONE_UNIT, describe_sites, odds, say
 
 SCHEMA = 1
 BARS = "▁▂▃▄▅▆▇█"

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dp_fedmed.config import Config, PrivacyStyle
 from dp_fedmed.config.arithmetic import not_against_server
-from dp_fedmed.planning.forecast import Spending
-from dp_fedmed.planning.outlook import Caution, Concern, Outlook, outlook_of_run
-from dp_fedmed.planning.plan import delta_warning
+from dp_fedmed.federation.plan import PrivacyPlan
+from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.planning.forecast import Spending, forecast
+from dp_fedmed.planning.outlook import Caution, Concern, Outlook, large_deltas, outlook
+from dp_fedmed.planning.plan import default_delta, largest_sigma, noise_of
 from dp_fedmed.planning.suggestions import LEAST, Suggestion
 from dp_fedmed.privacy.accounting.events import Level
+from dp_fedmed.privacy.mechanisms.noisy_rows import NoisyRows
 from dp_fedmed.reporting.words import LEVELS, odds
+
+if TYPE_CHECKING:
+    from dp_fedmed.learning import AnomalyLearner
 
 NO_PRIVACY = (
     "No guarantee: privacy.style=none adds no noise, and the model may reveal any record.",
@@ -24,22 +30,33 @@ NO_PRIVACY = (
 )
 
 
-def warnings(outlook: Outlook) -> list[str]:
+def warnings(made: Outlook) -> list[str]:
     """Every caution in a sentence, with what to do about it."""
-    return [_sentence(outlook, caution) for caution in outlook.cautions]
+    return [_sentence(made, caution) for caution in made.cautions]
 
 
 def warnings_of_run(config: Config, records: Mapping[str, int], weights: int) -> list[str]:
-    """What a run should say when it begins, apart from δ, of which its plan has warned."""
-    return warnings(outlook_of_run(config, records, weights))
+    """What a run warns of when it begins, apart from `delta_warnings`."""
+    made = outlook(forecast(config, records, fast=True), weights)
+    cautions = (each for each in made.cautions if each.concern is not Concern.large_delta)
+    return [_sentence(made, caution) for caution in cautions]
 
 
-def _sentence(outlook: Outlook, caution: Caution) -> str:
-    made, value = outlook.forecast, caution.value
+def delta_warnings(config: Config, plan: PrivacyPlan, records: Mapping[str, int]) -> list[str]:
+    """A sentence on every δ of a plan that is not below one over the number of units."""
+    deltas = {Level.sample: plan.delta_sample, Level.user: plan.delta_user}
+    return [
+        _about_delta(caution, deltas[Level(caution.level)] or 0.0)
+        for caution in large_deltas(config, plan, records)
+    ]
+
+
+def _sentence(said: Outlook, caution: Caution) -> str:
+    made, value = said.forecast, caution.value
     privacy, federation = made.config.privacy, made.config.federation
     match caution.concern:
         case Concern.large_delta:
-            return _about_delta(outlook, caution)
+            return _about_delta(caution, made.levels[caution.level].delta)
         case Concern.public_noise:
             return (
                 f"privacy.noise_seed={privacy.noise_seed} is public, so the noise protects nobody: "
@@ -82,11 +99,13 @@ def _sentence(outlook: Outlook, caution: Caution) -> str:
             return _about_signal(made.levels[caution.level], caution)
 
 
-def _about_delta(outlook: Outlook, caution: Caution) -> str:
-    of_records = caution.level == Level.sample
-    units = "records of the smallest client" if of_records else "clients"
-    delta = outlook.forecast.levels[caution.level].delta
-    return delta_warning(caution.level, delta, int(caution.value), units) or ""
+def _about_delta(caution: Caution, delta: float) -> str:
+    units, of_records = int(caution.value), caution.level == Level.sample
+    what = "records of the smallest client" if of_records else "clients"
+    return (
+        f"privacy.{caution.level}.target_delta={delta:g} is not below 1/{units} ({what}): it would "
+        f"allow to publish one of them in full; use {default_delta(units):.1g} or less"
+    )
 
 
 def _about_signal(spent: Spending, caution: Caution) -> str:
@@ -111,6 +130,34 @@ def _about_signal(spent: Spending, caution: Caution) -> str:
         f"noise drowns the {'updates' if of_clients else 'gradients'}: after {steps} the signal is "
         f"at most {value:.2g} of the noise in norm; it would take about {1.0 / value:.2g} times "
         f"the {units}, or a model with fewer weights"
+    )
+
+
+def anomaly_advice(
+    config: Config, learner: AnomalyLearner, plan: PrivacyPlan, sampler: Sampler
+) -> str | None:
+    """How many images or clients it would take, if a release would be mostly noise."""
+    if config.releases_rows:
+        rows = NoisyRows(
+            noise_multiplier=largest_sigma(plan.clients),
+            rows_per_record=config.anomaly.rows_per_image,
+        )
+        length = rows.std * learner.dimension**0.5
+        return (
+            "anomaly.mechanism=noisy_rows is weak, and kept for comparison: rows do not add up, so "
+            f"each bears all the noise, here of length {length:.3g} on a row of length 1, however "
+            "many images there are; use anomaly.mechanism=dp_gaussian to find anomalies"
+        )
+    noise_std, units = noise_of(config, plan, sampler)
+    needed = learner.units_needed(noise_std * units)
+    if needed <= units:
+        return None
+    what = "clients" if config.privacy.style.protects_clients else "images"
+    return (
+        f"anomaly.mechanism={config.anomaly.mechanism} in {learner.dimension} dimensions with "
+        f"noise of {noise_std * units:.3g} on the sum needs about {needed} {what} to say more "
+        f"than noise, and a round has {units:.0f}: use more {what}, a larger target_epsilon, "
+        f"or anomaly.dimension={max(1, int(learner.dimension * units / needed))}"
     )
 
 

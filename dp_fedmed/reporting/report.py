@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dp_fedmed.reporting.run_facts import read_run
+from dp_fedmed.privacy.ledger import Head
+from dp_fedmed.reporting.run_facts import LedgerFacts, RunFacts, read_run
+from dp_fedmed.run.directory import CARD_FILE
 from dp_fedmed.run.durable import write_file
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ def write_run_report(
         figures: whether to write the folder with figures and summary.
     """
     from dp_fedmed.reporting.figures import run_figures
-    from dp_fedmed.reporting.privacy_card import CARD_FILE, card_of
     from dp_fedmed.reporting.run_page import run_page, run_summary
 
     facts = read_run(directory)
@@ -41,6 +42,30 @@ def write_run_report(
     if facts.ledger.verified or not card.exists():
         card.parent.mkdir(parents=True, exist_ok=True)
         write_text(card, card_of(facts))
+
+
+def write_card(run_dir: Path, head: Head | None) -> None:
+    """Write the card of a run that has ended or stopped, with the head of its ledger."""
+    facts = read_run(run_dir, ledger=False)
+    facts.ledger = LedgerFacts(head)
+    write_text(run_dir / CARD_FILE, card_of(facts))
+
+
+def card_of(facts: RunFacts) -> str:
+    """The record of a run that a data-protection officer keeps, from facts only."""
+    from dp_fedmed.reporting import promises
+    from dp_fedmed.reporting.page import markdown_template
+    from dp_fedmed.reporting.words import metric_name
+
+    card = markdown_template("card.md").render(
+        facts=facts,
+        promises=promises,
+        metric=metric_name(facts.metric),
+        observers=promises.observer_rows(facts),
+        stretches=facts.stretches,
+        head=facts.ledger.head,
+    )
+    return str(card)
 
 
 def write_folder(folder: Path, figures: Sequence[Drawn], summary: str) -> None:

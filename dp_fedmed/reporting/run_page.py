@@ -7,8 +7,14 @@ from typing import Any
 
 from dp_fedmed.reporting import promises
 from dp_fedmed.reporting.drawing import Drawn
-from dp_fedmed.reporting.page import banner, data_address, inlined, render_page, tile
-from dp_fedmed.reporting.privacy_card import markdown_template
+from dp_fedmed.reporting.page import (
+    banner,
+    data_address,
+    inlined,
+    markdown_template,
+    render_page,
+    tile,
+)
 from dp_fedmed.reporting.run_facts import RunFacts, is_bound, number, numbers
 from dp_fedmed.reporting.words import (
     LEVELS,

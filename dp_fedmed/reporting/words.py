@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dp_fedmed.config import better
+from dp_fedmed.config import Config, Topology, better
 from dp_fedmed.privacy import guess_probability
 from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.privacy.accounting.odds import percent_up
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LEVELS: dict[str, str] = {level: level.unit for level in Level}
 ONE_UNIT = {level: f"one {unit}" for level, unit in LEVELS.items()}
@@ -148,3 +151,23 @@ def shown_setting(value: Any) -> Any:
     if isinstance(value, str) and re.match(r"(~|[A-Za-z]:)?[/\\]", value):
         return "…/" + (re.split(r"[/\\]", value.rstrip("/\\"))[-1] if len(value) > 1 else "")
     return without_paths(value) if isinstance(value, str) else value
+
+
+def describe_sites(config: Config) -> str:
+    """The clients, or what they are replaced by.
+
+    >>> from dp_fedmed.config import compose
+    >>> describe_sites(compose(["federation=centralized"]))
+    'one site with the records of 5 clients'
+    """
+    clients = f"{config.federation.num_clients} clients"
+    return {
+        Topology.federated: clients,
+        Topology.centralized: f"one site with the records of {clients}",
+        Topology.local_only: f"{clients}, each alone",
+    }[config.federation.topology]
+
+
+def say(console: Console, text: str, style: str | None = None, *, wrap: bool = False) -> None:
+    """Print a line as it is: neither coloured by what it holds nor read as markup."""
+    console.print(text, style=style, soft_wrap=not wrap, highlight=False, markup=False)

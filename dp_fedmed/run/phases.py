@@ -14,7 +14,7 @@ from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import Limits, PrivacyGuard, PrivacyPlan, RoundSettings, Sampler, Spent
 from dp_fedmed.federation.arrays import State
 from dp_fedmed.learning import Learner, ServerStep
-from dp_fedmed.planning import make_plan
+from dp_fedmed.planning.plan import make_plan
 from dp_fedmed.privacy.mechanisms import ServerMechanism
 from dp_fedmed.privacy.streams import RoundStreams, round_digest
 from dp_fedmed.run.store import RunStore

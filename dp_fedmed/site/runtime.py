@@ -28,7 +28,7 @@ from dp_fedmed.errors import BudgetRefused, ConfigError, SiteRefused
 from dp_fedmed.federation import RecordAnswer, RecordOrder, RoundOrder, client_name
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.learning import LocalRound, LocalWork
-from dp_fedmed.planning import default_delta
+from dp_fedmed.planning.plan import default_delta
 from dp_fedmed.privacy.mechanisms import RecordMechanism
 from dp_fedmed.privacy.streams import RoundStreams, round_digest
 from dp_fedmed.site.keys import client_folder, client_key, client_ledger_key

@@ -22,8 +22,7 @@ from rich.progress import (
 from rich.table import Table
 
 from dp_fedmed.config import better
-from dp_fedmed.reporting.console import say
-from dp_fedmed.reporting.words import rounded_up
+from dp_fedmed.reporting.words import rounded_up, say
 from dp_fedmed.sweeps.directory import SweepJob
 from dp_fedmed.sweeps.facts import SweepFacts, facts_of
 from dp_fedmed.sweeps.results import COMPLETED, CSV_FILE

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dp_fedmed.reporting.drawing import Drawn
-from dp_fedmed.reporting.page import banner, inlined, render_page, tile
-from dp_fedmed.reporting.privacy_card import markdown_template
+from dp_fedmed.reporting.page import banner, inlined, markdown_template, render_page, tile
 from dp_fedmed.reporting.report import PAGE, write_folder, write_run_report, write_text
 from dp_fedmed.reporting.run_facts import is_run
 from dp_fedmed.reporting.words import (

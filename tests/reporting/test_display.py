@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import io
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
+import pytest
+from PIL import Image
 from rich.console import Console
+from rich.table import Table
 
+from dp_fedmed.cli import main
 from dp_fedmed.config import compose
+from dp_fedmed.config.resume import stored_settings
+from dp_fedmed.data import load_data, training_parts
+from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation.rounds import RoundRecord
-from dp_fedmed.reporting.display import STOPPING, ConsoleDisplay
+from dp_fedmed.learning import Pictures
+from dp_fedmed.reporting.display import (
+    METRICS_PICTURE,
+    PARTITION_PICTURE,
+    STOPPING,
+    ConsoleDisplay,
+    RunPictures,
+    metrics_table,
+    other_run,
+    promise_table,
+)
+from dp_fedmed.reporting.run_facts import read_run
+from dp_fedmed.run.directory import CARD_FILE, PARTITION_FILE, RunDirectory
 from dp_fedmed.run.results import RunResult
 
 
@@ -39,3 +62,121 @@ def test_the_time_of_a_resumed_run_is_that_of_its_part(tmp_path: Path) -> None:
         display.begin(done, {})
         display.summary(config, RunResult(run_dir=tmp_path, rounds=40, seconds=6.2))
         assert said in file.getvalue()
+
+
+Runs = Callable[[str], Path]
+
+
+def lines(table: Table | None, width: int = 120) -> list[str]:
+    file = io.StringIO()
+    Console(file=file, width=width).print(table)
+    return file.getvalue().splitlines()
+
+
+def test_a_private_run_says_what_is_promised_to_whom(made_run: Runs) -> None:
+    server, receiver = (
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in lines(promise_table(made_run("sample")))
+        if line.startswith("│")
+    )
+    assert server == ["The server", "record", "ε = 3.00 at δ = 1e-5", "95.3 %"]
+    assert receiver == ["Whoever receives the model", *server[1:]]
+
+
+def test_what_is_not_promised_is_said_too(made_run: Runs) -> None:
+    assert promise_table(made_run("none")) is None
+    assert all(
+        "no promise: the noise seed is public" in line
+        for line in lines(promise_table(made_run("public")))
+        if line.startswith("│")
+    )
+    both = [line for line in lines(promise_table(made_run("hybrid"))) if line.startswith("│")]
+    assert ["no promise" in line for line in both] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("kind", ["sample", "hybrid", "public"])
+def test_the_table_of_promises_fits_a_terminal(kind: str, made_run: Runs) -> None:
+    assert max(map(len, lines(promise_table(made_run(kind)), 80))) <= 80
+
+
+def test_another_runs_test_metrics_stand_beside(made_run: Runs) -> None:
+    config, facts = stored_settings(made_run("sample")), read_run(made_run("sample"))
+    result = RunResult(made_run("sample"), val=facts.val, test=facts.test)
+    beside = other_run(made_run("none"), config)
+    (row,) = (
+        line for line in lines(metrics_table(config, result, beside)) if "balanced_accuracy" in line
+    )
+    wanted = [values["balanced_accuracy"] for values in (facts.val, facts.test, beside.test)]
+    assert [cell.strip() for cell in row.split("│")[2:-1]] == [f"{value:.4f}" for value in wanted]
+    heads = lines(metrics_table(config, result, other_run(made_run("sample"), config)))
+    assert any("test with sample, ε = 3.00" in line for line in heads)
+
+
+def test_a_run_ends_with_both_tables(made_run: Runs) -> None:
+    path, file = made_run("sample"), io.StringIO()
+    config, facts = stored_settings(path), read_run(path)
+    beside = other_run(made_run("none"), config)
+    display = ConsoleDisplay(config, Console(file=file, width=80), beside)
+    display.summary(config, RunResult(path, val=facts.val, test=facts.test))
+    said = file.getvalue()
+    assert "test without privacy" in said
+    assert said.index("balanced_accuracy") < said.index("Whoever receives the model")
+    assert said.rstrip().endswith(f"dp-fedmed report {path}")
+
+
+def test_only_an_ended_run_of_the_same_task_stands_beside(made_run: Runs, tmp_path: Path) -> None:
+    config = stored_settings(made_run("sample"))
+    with pytest.raises(ConfigError, match="is not a run that has ended"):
+        other_run(tmp_path, config)
+    with pytest.raises(ConfigError, match=r"a run of task=cells: give one of task=breast_cancer"):
+        other_run(made_run("cells"), config)
+
+
+@pytest.mark.parametrize(
+    "words", [["--beside"], ["--beside=/x", "-m"], ["--beside", "/x", "sweep=epsilon"]]
+)
+def test_a_flag_that_means_nothing_is_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *words]) == 2
+    assert "--beside takes the directory of one ended run" in capsys.readouterr().err
+
+
+def test_who_trains_on_what_is_a_table_and_a_picture(tmp_path: Path) -> None:
+    config = compose(["privacy=none", "federation.num_clients=3"])
+    data = load_data(config.data, seed=config.seed)
+    RunPictures().describe_clients(config, data, RunDirectory(tmp_path))
+    held = json.loads((tmp_path / PARTITION_FILE).read_text())
+    assert held["schema"] == 1
+    assert len(held["clients"]) == len(training_parts(config, data)) == 3
+    with Image.open(tmp_path / PARTITION_PICTURE) as image:
+        assert image.width > 100
+
+
+@pytest.mark.parametrize("kind", ["segmentation", "anomaly"])
+def test_a_sheet_shows_the_images_of_its_kind(
+    kind: Literal["segmentation", "anomaly"], tmp_path: Path
+) -> None:
+    masks = np.zeros((2, 16, 16), np.int64)
+    masks[:, 4:8, 4:8] = 1
+    pictures = Pictures(
+        kind=kind,
+        images=np.full((2, 1, 16, 16), 0.5, np.float32),
+        truth=masks,
+        found=masks if kind == "segmentation" else masks.astype(np.float32),
+        titles=("first", "second"),
+    )
+    RunPictures().pictures(pictures, tmp_path / "pictures.png")
+    with Image.open(tmp_path / "pictures.png") as image:
+        assert len(set(image.convert("RGB").getdata())) > 2, "it is not blank"
+
+
+def test_a_finished_run_has_its_card_and_its_curves(a_run: Callable[[str], Path]) -> None:
+    path = a_run("none")
+    for name in (CARD_FILE, METRICS_PICTURE):
+        (path / name).unlink()
+    config = compose(["privacy=none", f"run_dir={path}"])
+    RunPictures().finish(config, RunDirectory(path), None)
+    assert "privacy" in (path / CARD_FILE).read_text().lower()
+    with Image.open(path / METRICS_PICTURE) as image:
+        assert image.width > 100

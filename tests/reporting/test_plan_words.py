@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from dp_fedmed.config import compose
+from dp_fedmed.assemble import make_learner
+from dp_fedmed.config import Config, compose
+from dp_fedmed.data import load_data
+from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
+from dp_fedmed.federation.sampling import AllSampler
+from dp_fedmed.learning import AnomalyLearner
 from dp_fedmed.planning.forecast import forecast
 from dp_fedmed.planning.outlook import Caution, Concern, Outlook, outlook
+from dp_fedmed.planning.plan import make_plan
 from dp_fedmed.planning.suggestions import Suggestion
 from dp_fedmed.reporting.plan_words import (
     NO_PRIVACY,
+    anomaly_advice,
+    delta_warnings,
     suggestion_json,
     suggestion_text,
     unprotected,
     warnings,
 )
 
+OWN = ClientPlan(records=100, sample_rate=1.0, steps=1, participations=None, noise_multiplier=3.0)
+CLIENTS = {"a": OWN, "b": replace(OWN, records=50, noise_multiplier=4.0)}
 RECORDS = dict.fromkeys("abcde", 90)
 FOUND = Suggestion(
     key="training.batch_size",
@@ -92,3 +104,48 @@ def test_what_is_not_promised_is_said() -> None:
     (said,) = unprotected(compose(["privacy=user"]))
     assert "not against the server" in said
     assert said.endswith(".")
+
+
+def advice(config: Config, clients: dict[str, ClientPlan]) -> Any:
+    learner = make_learner(config, load_data(config.data, seed=config.seed))
+    assert isinstance(learner, AnomalyLearner)
+    return anomaly_advice(
+        config,
+        learner,
+        PrivacyPlan(delta_sample=1e-5, delta_user=None, clients=clients, user_event=None),
+        AllSampler(rate=1.0),
+    )
+
+
+def test_a_release_that_is_mostly_noise_is_advised_on(tiny: Callable[..., Config]) -> None:
+    config = tiny("privacy=sample", "anomaly.mechanism=dp_gaussian", "federation.num_clients=2")
+    said = advice(config, {name: replace(own, records=5) for name, own in CLIENTS.items()})
+    assert "and a round has 10: use more images" in said
+    assert advice(config, {n: replace(own, records=10**8) for n, own in CLIENTS.items()}) is None
+
+
+def test_noisy_rows_are_weak_however_many_there_are(tiny: Callable[..., Config]) -> None:
+    config = tiny("privacy=sample", "anomaly.mechanism=noisy_rows", "federation.num_clients=2")
+    few, many = (
+        advice(config, {n: replace(own, records=count) for n, own in CLIENTS.items()})
+        for count in (5, 10**8)
+    )
+    assert "however many images there are" in few
+    assert few == many
+
+
+def test_a_delta_that_would_allow_to_publish_a_unit_is_warned_of() -> None:
+    config = compose(["privacy=sample", "privacy.sample.target_delta=0.02"])
+    plan = make_plan(config, records={"a": 100}, sampler=AllSampler(rate=1.0), is_private=True)
+    assert delta_warnings(config, plan, {"a": 100}) == [
+        "privacy.sample.target_delta=0.02 is not below 1/100 (records of the smallest client): it "
+        "would allow to publish one of them in full; use 1e-05 or less"
+    ]
+    assert delta_warnings(config, plan, {"a": 10}) == []
+
+
+def test_a_plan_in_which_no_round_fits_says_so() -> None:
+    words = ("privacy.sample.noise_multiplier=0.4", "privacy.sample.target_epsilon=2")
+    said = " ".join(warnings(outlook_of("privacy=sample", *words, weights=60)))
+    assert "not a single round fits the target" in said
+    assert "noise drowns" not in said

@@ -12,7 +12,7 @@ import pytest
 
 from dp_fedmed.cli import main
 from dp_fedmed.reporting.figures import run_figures
-from dp_fedmed.reporting.privacy_card import card_of
+from dp_fedmed.reporting.report import card_of
 from dp_fedmed.reporting.run_facts import read_run
 from dp_fedmed.reporting.run_page import run_page
 

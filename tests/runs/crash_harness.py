@@ -29,8 +29,8 @@ from dp_fedmed import crash_points
 from dp_fedmed.config import compose
 from dp_fedmed.errors import RunFinished
 from dp_fedmed.launch import run_federation
-from dp_fedmed.reporting import anomaly_sheet, plots
-from dp_fedmed.reporting.observer import RunPictures
+from dp_fedmed.reporting import figures, sheets
+from dp_fedmed.reporting.display import RunPictures
 from dp_fedmed.run.checkpoint import folder_name
 from dp_fedmed.run.spent import CHARGE
 from dp_fedmed.run.verify import LedgerView
@@ -232,9 +232,9 @@ def main() -> None:
     folder, step = Path(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
     hydra.compose = remembering(hydra.compose)  # type: ignore[assignment]
-    plots.plot_metrics = lambda *_: None  # type: ignore[assignment]
+    figures.plot_metrics = lambda *_: None  # type: ignore[assignment]
     RunPictures.describe_clients = lambda *_: None  # type: ignore[assignment, method-assign]
-    anomaly_sheet.draw_sheet = lambda *_: None  # type: ignore[assignment]
+    sheets.draw_sheet = lambda *_: None  # type: ignore[assignment]
     for style in sys.argv[3:]:
         warm_up(folder / f"{style}-warm", style)
         case = Case(folder / style, style, workers=1)

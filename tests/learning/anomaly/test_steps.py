@@ -6,7 +6,7 @@ import pytest
 from dp_fedmed.federation.plan import ClientPlan
 from dp_fedmed.learning.anomaly.detector import BANK
 from dp_fedmed.learning.anomaly.steps import BankStep, NoisyRowsStep
-from dp_fedmed.planning.noise import largest_sigma
+from dp_fedmed.planning.plan import largest_sigma
 
 MODEL = {"map_offset": np.ones(2, np.float32), BANK: np.zeros((4, 2), np.float32)}
 

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from dp_fedmed.reporting.console import say
+from dp_fedmed.reporting.words import say
 
 
 def printed(text: str, *, width: int = 20, wrap: bool = False, style: str | None = None) -> str:

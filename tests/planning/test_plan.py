@@ -1,21 +1,16 @@
-"""How much noise a released mean carries: by hand, and in the advice."""
+"""How much noise a released mean carries, by hand."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from dp_fedmed.assemble import make_learner
 from dp_fedmed.config import Config, compose
-from dp_fedmed.data import load_data
 from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan
 from dp_fedmed.federation.sampling import AllSampler, PoissonSampler
-from dp_fedmed.learning.anomaly.learner import AnomalyLearner
-from dp_fedmed.planning.noise import anomaly_advice, largest_sigma, noise_of
+from dp_fedmed.planning.plan import largest_sigma, noise_of
 from dp_fedmed.privacy import PrivacyEvent
 
 OWN = ClientPlan(records=100, sample_rate=1.0, steps=1, participations=None, noise_multiplier=3.0)
@@ -64,26 +59,3 @@ def test_of_fewer_clients_a_mean_has_more_noise() -> None:
     whole, images = noise_of(config, plan_of(CLIENTS), AllSampler(rate=1.0))
     half, fewer = noise_of(config, plan_of(CLIENTS), PoissonSampler(rate=0.5))
     assert (half, fewer) == (pytest.approx(2 * whole), images / 2)
-
-
-def advice(config: Config, clients: dict[str, ClientPlan]) -> Any:
-    learner = make_learner(config, load_data(config.data, seed=config.seed))
-    assert isinstance(learner, AnomalyLearner)
-    return anomaly_advice(config, learner, plan_of(clients), AllSampler(rate=1.0))
-
-
-def test_a_release_that_is_mostly_noise_is_advised_on(tiny: Callable[..., Config]) -> None:
-    config = tiny("privacy=sample", "anomaly.mechanism=dp_gaussian", "federation.num_clients=2")
-    said = advice(config, {name: replace(own, records=5) for name, own in CLIENTS.items()})
-    assert "and a round has 10: use more images" in said
-    assert advice(config, {n: replace(own, records=10**8) for n, own in CLIENTS.items()}) is None
-
-
-def test_noisy_rows_are_weak_however_many_there_are(tiny: Callable[..., Config]) -> None:
-    config = tiny("privacy=sample", "anomaly.mechanism=noisy_rows", "federation.num_clients=2")
-    few, many = (
-        advice(config, {n: replace(own, records=count) for n, own in CLIENTS.items()})
-        for count in (5, 10**8)
-    )
-    assert "however many images there are" in few
-    assert few == many

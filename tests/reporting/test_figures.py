@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from dp_fedmed.reporting.plots import plot_metrics
+from dp_fedmed.reporting.figures import plot_metrics
 
 
 def width(rows: list[dict[str, object]], path: Path) -> int:
