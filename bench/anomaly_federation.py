@@ -35,7 +35,7 @@ ROWS: dict[str, tuple[int, ...]] = {
     "privacy=none federation.num_clients=5": SEEDS,
     "privacy=sample privacy.sample.target_epsilon=8": SEEDS,
     "privacy=sample privacy.sample.target_epsilon=2": SEEDS,
-    "privacy=sample privacy.sample.target_epsilon=8 anomaly.server_trusted=false": SEEDS,
+    "privacy=sample privacy.sample.target_epsilon=8 privacy.noise=client": SEEDS,
     "privacy=sample privacy.sample.target_epsilon=8 anomaly.mechanism=dp_prototypes": SEEDS,
     "privacy=sample privacy.sample.target_epsilon=8 anomaly.mechanism=noisy_rows": SEEDS,
     f"privacy=user privacy.user.target_epsilon=8 {MANY}": (0,),

@@ -93,9 +93,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     },
     "anomaly": {
         "dp_gaussian": Setting(TEXTURES, LESS_NOISE),
-        "dp_gaussian, noise at clients": Setting(
-            (*TEXTURES, "anomaly.server_trusted=false"), LESS_NOISE
-        ),
+        "dp_gaussian, noise at clients": Setting((*TEXTURES, "privacy.noise=client"), LESS_NOISE),
         "dp_prototypes": Setting((*TEXTURES, "anomaly.mechanism=dp_prototypes"), LESS_NOISE),
         "noisy_rows": Setting((*TEXTURES, "anomaly.mechanism=noisy_rows"), LESS_NOISE),
     },

@@ -18,14 +18,13 @@ from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import PrivacyPlan, RecordOrder, Sampler, ServerOptimizer, StopRequest
 from dp_fedmed.learning import Learner, LocalOnlyLearner, LocalOnlyStep, LocalWork, ServerStep
 from dp_fedmed.planning.plan import (
-    largest_sigma,
+    MOST_ROUNDING,
     make_sampler,
     noise_of,
     record_adjacency,
     round_shape,
 )
-from dp_fedmed.privacy.accounting.events import record_event
-from dp_fedmed.privacy.mechanisms import MECHANISMS, RecordMechanism, ServerMechanism
+from dp_fedmed.privacy.mechanisms import DPSGD, MECHANISMS, RecordMechanism, ServerMechanism
 from dp_fedmed.reporting.plan_words import anomaly_advice, delta_warnings, warnings_of_run
 from dp_fedmed.reporting.run_log import log_to
 from dp_fedmed.run import Observer, RunResult, ServerRun
@@ -52,10 +51,11 @@ class Assembly:
         return make_learner(config, data, clients)
 
     def mechanism(
-        self, config: Config, plan: PrivacyPlan, sampler: Sampler
+        self, config: Config, learner: Learner, plan: PrivacyPlan, sampler: Sampler
     ) -> ServerMechanism | None:
         """What the server clips and noises, if anything."""
-        return server_mechanism(config, plan, sampler)
+        weights = sum(value.size for value in learner.initial().values())
+        return server_mechanism(config, plan, sampler, weights=weights)
 
     def step(
         self, config: Config, learner: Learner, plan: PrivacyPlan | None, sampler: Sampler
@@ -129,11 +129,6 @@ def detector_settings(config: Config) -> DetectorSettings:
     )
 
 
-def noised_by(config: Config) -> str:
-    """Who adds the noise that protects images."""
-    return "server" if config.record_noise_at_server else "clients"
-
-
 def make_learner(
     config: Config, data: DataSet, clients: Mapping[str, int] = MappingProxyType({})
 ) -> Learner:
@@ -158,7 +153,7 @@ def _one_learner(config: Config, data: DataSet, num_records: int) -> Learner:
         from dp_fedmed.learning import AnomalyLearner
 
         settings = detector_settings(config)
-        return AnomalyLearner(settings, data, num_records, noised_by=noised_by(config))
+        return AnomalyLearner(settings, data, num_records)
     from dp_fedmed.learning import NetworkLearner
 
     device = config.training.device
@@ -170,7 +165,7 @@ def make_work(config: Config) -> LocalWork:
     if config.task.kind is TaskKind.anomaly:
         from dp_fedmed.learning import AnomalyWork
 
-        return AnomalyWork(detector_settings(config), noised_by=noised_by(config))
+        return AnomalyWork(detector_settings(config))
     from dp_fedmed.learning import NetworkWork
 
     return NetworkWork(
@@ -182,32 +177,92 @@ def make_work(config: Config) -> LocalWork:
     )
 
 
-def server_mechanism(config: Config, plan: PrivacyPlan, sampler: Sampler) -> ServerMechanism | None:
-    """Noise at the server: for clients, or once for all images where it is trusted."""
+def server_mechanism(
+    config: Config, plan: PrivacyPlan, sampler: Sampler, *, weights: int = 1
+) -> ServerMechanism | None:
+    """Noise at the server: for clients, for the records of all, or for both at once.
+
+    Args:
+        config: the run's.
+        plan: what it will spend.
+        sampler: who takes part.
+        weights: values in a client's answer, whose rounding adds to what a record moves.
+    """
     if config.federation.topology is Topology.local_only:
         return None  # nothing is added up that a server could noise
-    population = config.num_sites
-    if plan.user_event is not None:
-        user = config.privacy.user
-        adaptive: dict[str, Any] = {}
-        if user.clipping is Clipping.adaptive:
-            adaptive = {"quantile": user.target_quantile, "learning_rate": user.clip_lr}
-        found: ServerMechanism = MECHANISMS[user.clipping](
-            plan.user_event,
-            max_norm=user.max_grad_norm,
-            expected_cohort=sampler.expected(population),
-            **adaptive,
-        )
-        return found
-    if not config.record_noise_at_server:
+    if config.record_noise_at_server:
+        return record_sums(config, plan, sampler, weights)
+    if plan.user_event is None:
         return None
-    event = record_event(noise_multiplier=largest_sigma(plan.clients), sample_rate=1.0, steps=1)
-    trusted: ServerMechanism = MECHANISMS["record_sums"](
-        event,
-        records={name: own.records for name, own in plan.clients.items()},
-        share=sampler.expected(population) / population,
+    user, population = config.privacy.user, config.num_sites
+    adaptive: dict[str, Any] = {}
+    if user.clipping is Clipping.adaptive:
+        adaptive = {"quantile": user.target_quantile, "learning_rate": user.clip_lr}
+    found: ServerMechanism = MECHANISMS[user.clipping](
+        plan.user_event,
+        max_norm=user.max_grad_norm,
+        expected_cohort=sampler.expected(population),
+        population=population,
+        **adaptive,
     )
-    return trusted
+    return found
+
+
+def record_sums(
+    config: Config, plan: PrivacyPlan, sampler: Sampler, weights: int
+) -> ServerMechanism:
+    """One noise for the records of all clients, and for clients where they are protected.
+
+    Raises:
+        ConfigError: if rounding could add more to a record's contribution than is planned for.
+    """
+    own = next(iter(plan.clients.values()))
+    records = {name: each.records for name, each in plan.clients.items()}
+    norm, moved = 1.0, 1.0
+    if config.task.kind is not TaskKind.anomaly:
+        norm = config.privacy.sample.max_grad_norm
+        steps = _dp_sgd(config, own.noise_multiplier, own.sample_rate, 1, "hooks")
+        moved = steps.sensitivity(weights=weights, records=max(records.values()))
+    if moved > MOST_ROUNDING * norm:
+        raise ConfigError(
+            f"privacy.noise=server: with {weights:,} weights, rounding may add "
+            f"{moved / norm - 1:.1%} to what a record contributes, more than the "
+            f"{MOST_ROUNDING - 1:.0%} that is planned for; use a smaller network, fewer records "
+            "per client, or privacy.noise=client"
+        )
+    protects_clients = plan.user_event is not None
+    made: ServerMechanism = MECHANISMS["record_sums"](
+        own.round_event if plan.user_event is None else plan.user_event,
+        records=records,
+        share=sampler.expected(config.num_sites) / config.num_sites,
+        sample_rate=own.sample_rate,
+        max_norm=norm,
+        sensitivity=moved,
+        noise_multiplier=own.noise_multiplier,
+        client_norm=config.privacy.user.max_grad_norm if protects_clients else None,
+    )
+    return made
+
+
+def _dp_sgd(config: Config, sigma: float, q: float, steps: int, grad_mode: str) -> DPSGD:
+    settings = config.privacy.sample
+    made: DPSGD = MECHANISMS["dp_sgd"](
+        noise_multiplier=sigma,
+        max_grad_norm=settings.max_grad_norm,
+        grad_mode=str(GradMode(grad_mode)),  # a server may send any word
+        physical_batch_size=settings.physical_batch_size,
+        sample_rate=q,
+        steps=steps,
+        noised_by="server" if config.record_noise_at_server else "client",
+        client_norm=_client_norm(config),
+    )
+    return made
+
+
+def _client_norm(config: Config) -> float | None:
+    """The bound of a client's whole sum, where one noise protects records and clients."""
+    both = config.record_noise_at_server and config.privacy.style.protects_clients
+    return config.privacy.user.max_grad_norm if both else None
 
 
 def record_mechanism(config: Config, order: RecordOrder, records: int) -> RecordMechanism:
@@ -227,15 +282,7 @@ def record_mechanism(config: Config, order: RecordOrder, records: int) -> Record
         raise ConfigError(f"the server asks for noise_multiplier={sigma}, too little")
     made: RecordMechanism
     if config.task.kind is not TaskKind.anomaly:
-        settings = config.privacy.sample
-        made = MECHANISMS["dp_sgd"](
-            noise_multiplier=sigma,
-            max_grad_norm=settings.max_grad_norm,
-            grad_mode=str(GradMode(order.grad_mode)),  # a server may send any word
-            physical_batch_size=settings.physical_batch_size,
-            sample_rate=q,
-            steps=steps,
-        )
+        made = _dp_sgd(config, sigma, q, steps, order.grad_mode)
     elif config.releases_rows:
         made = MECHANISMS["noisy_rows"](
             noise_multiplier=sigma, rows_per_record=config.anomaly.rows_per_image
@@ -245,6 +292,7 @@ def record_mechanism(config: Config, order: RecordOrder, records: int) -> Record
             noise_multiplier=sigma,
             records=records,
             noised_by="server" if config.record_noise_at_server else "client",
+            client_norm=_client_norm(config),
             adjacency=record_adjacency(config),
         )
     return made
@@ -263,13 +311,21 @@ def server_step(
             }
         )
     if config.task.kind is not TaskKind.anomaly:
+        from dp_fedmed.learning import GradientStep, NetworkLearner
+
         federation = config.federation
-        return ServerOptimizer(
+        optimizer = ServerOptimizer(
             str(federation.server_optimizer),
             lr=federation.server_lr,
             momentum=federation.server_momentum,
             beta2=federation.server_beta2,
             tau=federation.server_tau,
+        )
+        if not config.record_noise_at_server or not isinstance(learner, NetworkLearner):
+            return optimizer
+        training, trained = config.training, learner.trained
+        return GradientStep(
+            optimizer, lr=training.lr, weight_decay=training.weight_decay, trained=trained
         )
     from dp_fedmed.learning import AnomalyLearner, BankStep, NoisyRowsStep, StatisticStep
 

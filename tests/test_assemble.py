@@ -52,8 +52,10 @@ def planned(config: Config) -> PrivacyPlan:
         (["privacy=hybrid", *MANY], ClientUpdates),
         (["privacy=hybrid", *MANY, "privacy.user.clipping=adaptive"], AdaptiveClientUpdates),
         (["privacy=sample", "federation=local_only"], None),
-        (["task=textures", "privacy=sample"], RecordSums),
-        (["task=textures", "privacy=sample", "anomaly.server_trusted=false"], None),
+        (["privacy=sample", "privacy.noise=server"], RecordSums),
+        (["privacy=hybrid", "privacy.noise=server", *MANY], RecordSums),
+        (["task=textures", "privacy=sample", "privacy.noise=server"], RecordSums),
+        (["task=textures", "privacy=sample"], None),
         (["task=textures", "privacy=user", *MANY], ClientUpdates),
         (["task=textures", "privacy=sample", "federation=local_only"], None),
         (list(ROWS), None),
@@ -66,11 +68,15 @@ def test_the_server_noises_what_the_style_leaves_to_it(
     plan, sampler = planned(config), make_sampler(config)
     made = server_mechanism(config, plan, sampler)
     assert type(made) is (type(None) if kind is None else kind)
-    again = Assembly().mechanism(config, plan, sampler)
-    assert type(again) is type(made)
     if isinstance(made, RecordSums):
         assert made.expected_cohort == sum(NAMES.values())
-        assert made.noise_multiplier == max(c.noise_multiplier for c in plan.clients.values())
+        assert {made.record_noise} == {c.noise_multiplier for c in plan.clients.values()}
+        assert made.event == (plan.user_event or plan.clients[next(iter(NAMES))].round_event)
+        assert made.std >= made.record_noise * made.max_norm
+        if plan.user_event is not None:
+            user = config.privacy.user.max_grad_norm
+            assert made.client_norm == user
+            assert made.std >= plan.user_event.noise_multiplier * user
     elif isinstance(made, ClientUpdates):
         assert made.event == plan.user_event, "what is noised is what is charged"
         assert made.max_norm == config.privacy.user.max_grad_norm
@@ -114,8 +120,8 @@ def test_a_client_protects_its_records_as_it_was_asked(words: list[str], kind: t
 
 
 def test_who_adds_a_statistics_noise_and_what_bounds_a_gradient_is_the_clients_own() -> None:
-    for trusted, by in ((True, "server"), (False, "client")):
-        words = ["task=textures", "privacy=sample", f"anomaly.server_trusted={trusted}"]
+    for by in ("server", "client"):
+        words = ["task=textures", "privacy=sample", f"privacy.noise={by}"]
         config = compose(words)
         made = record_mechanism(config, ordered(config), 120)
         assert isinstance(made, StatisticMean)

@@ -40,7 +40,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     **{f"textures_{s}": (*TEXTURES, f"privacy={s}", COMMON[0]) for s in STYLES},
     "prototypes": (*TEXTURES, "privacy=sample", "anomaly.mechanism=dp_prototypes", COMMON[0]),
     "noisy_rows": (*TEXTURES, "privacy=sample", "anomaly.mechanism=noisy_rows", COMMON[0]),
-    "untrusted": (*TEXTURES, "privacy=sample", "anomaly.server_trusted=false", COMMON[0]),
+    "untrusted": (*TEXTURES, "privacy=sample", "privacy.noise=client", COMMON[0]),
     "adaptive": (
         *("task=breast_cancer", "federation.num_clients=60", "federation.sample_rate=0.5"),
         *("privacy=user", "federation.sampler=poisson", "privacy.user.clipping=adaptive"),

@@ -165,7 +165,7 @@ def _from_answers(overrides: Sequence[str], config: Config, console: Console) ->
             f"Without privacy {int(bank.given_away.sum())} of {bank.given_away.size} patches of "
             f"this site's images are in its answer as they are. With noise added at the site the "
             f"answer is {noised.numbers} noised numbers for all images together, and none of them "
-            "is a patch. A server that is trusted (anomaly.server_trusted=true) is sent those "
+            "is a patch. A server that is trusted (privacy.noise=server) is sent those "
             "numbers without noise."
         ),
     }

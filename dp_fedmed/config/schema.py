@@ -272,6 +272,7 @@ class PrivacyConfig:
         None,
         "who draws the noise: each client its own, or the server once for the sum, which it then "
         "sees; null for `client` where records are protected and `server` for whole clients",
+        NEVER,
     )
     noise_seed: int | None = setting(
         None, "noise from a public seed, for debugging: protects nobody", within=(0, 2**63 - 1)
@@ -320,6 +321,14 @@ class Config:
     def record_noise_at_server(self) -> bool:
         """Whether records are protected by the server's noise alone: it sees exact sums then."""
         return self.privacy.style.protects_records and self.privacy.noise is NoisePlace.server
+
+    @property
+    def noised_by(self) -> str:
+        """Who noises what clients answer: `server`, `client`, or nobody."""
+        style = self.privacy.style
+        if style is PrivacyStyle.none:
+            return "nobody"
+        return "server" if self.record_noise_at_server or not style.protects_records else "client"
 
     @property
     def num_sites(self) -> int:

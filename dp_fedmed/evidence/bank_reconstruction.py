@@ -30,7 +30,7 @@ STYLES: dict[str, tuple[str, ...]] = {
     "sample, ε = 1": ("privacy=sample", "privacy.sample.target_epsilon=1", _TWO_RELEASES),
 }
 #: The site adds the noise: a trusted server would be sent exact means.
-SITE_NOISE = ("anomaly.server_trusted=false",)
+SITE_NOISE = ("privacy.noise=client",)
 
 
 @dataclass(frozen=True)

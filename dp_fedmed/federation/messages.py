@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord
 
 from dp_fedmed.errors import ConfigError
 
-VERSION = 1
+VERSION = 2  # 2: clients may answer sums in integers
 QUERY, READY = "query.name", "query.ready"
 ENGINE_ERROR = 0  # Flower's code for a failure of the engine itself, not of the ClientApp
 CLIENT_FAILED = 2  # Flower's code for a ClientApp that raised
@@ -22,6 +22,7 @@ T = TypeVar("T", int, float, str)
 _ORDERED = frozenset(
     {
         *("version", "input_shape", "num_classes", "run", "streams", "phase", "style", "round"),
+        "noised_by",
         *("ledger", "noise_multiplier", "sample_rate", "steps", "grad_mode"),
     }
 )
@@ -51,6 +52,7 @@ class RoundOrder:
         streams: what separates this run's secret streams from another's.
         phase: the stretch of the run with the same settings.
         style: the privacy style that the server counts on.
+        noised_by: who noises what the client answers: `client`, `server` or `nobody`.
         server_round: the round; None where a client is only asked whether it could take part.
         ledger: how far the server's ledger has come.
         records: what to do for the client's records, where they are protected.
@@ -63,6 +65,7 @@ class RoundOrder:
     streams: str
     phase: int
     style: str
+    noised_by: str = "nobody"
     server_round: int | None = None
     ledger: int | None = None
     records: RecordOrder | None = None
@@ -78,6 +81,7 @@ class RoundOrder:
             "streams": self.streams,
             "phase": self.phase,
             "style": self.style,
+            "noised_by": self.noised_by,
             **self.learning,
         }
         if self.server_round is not None:
@@ -112,6 +116,7 @@ class RoundOrder:
             streams=_read(record, "streams", str),
             phase=_read(record, "phase", int),
             style=_read(record, "style", str),
+            noised_by=_read(record, "noised_by", str),
             server_round=_read(record, "round", int) if "round" in record else None,
             ledger=_read(record, "ledger", int) if "ledger" in record else None,
             records=records,

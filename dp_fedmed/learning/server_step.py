@@ -66,6 +66,36 @@ class SharedModel:
         return answer
 
 
+class GradientStep(SharedModel):
+    """The step of SGD that clients leave to the server, then the server's own step with it.
+
+    `combined` is the noised mean of gradients; all that follows is post-processing.
+
+    Args:
+        inner: the server's step with an average of updates.
+        lr: of the clients' SGD.
+        weight_decay: likewise.
+        trained: the weights that move, each with the name of its gradient.
+    """
+
+    def __init__(
+        self, inner: ServerStep, *, lr: float, weight_decay: float, trained: Mapping[str, str]
+    ) -> None:
+        self.inner, self.lr, self.weight_decay, self.trained = inner, lr, weight_decay, trained
+        self.answer_like, self.collector = inner.answer_like, inner.collector
+        self.moments, self.restore = inner.moments, inner.restore
+
+    def step(self, model: Arrays, combined: Arrays) -> State:
+        """The next model."""
+        update = {}
+        for name, value in model.items():
+            update[name] = np.zeros(value.shape)
+            if name in self.trained:
+                gradient = combined[self.trained[name]].astype(np.float64)
+                update[name] = -self.lr * (gradient + self.weight_decay * value)
+        return self.inner.step(model, update)
+
+
 class WeightedMean:
     """The weighted mean of answers, summed in float64."""
 

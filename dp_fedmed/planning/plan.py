@@ -22,10 +22,13 @@ from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan, Spent
 from dp_fedmed.federation.run_account import MOST_TIGHT
 from dp_fedmed.federation.sampling import SAMPLERS, Sampler
-from dp_fedmed.privacy import History, calibrate, compute_noise_multiplier
+from dp_fedmed.privacy import History, PrivacyEvent, calibrate, compute_noise_multiplier
 from dp_fedmed.privacy.accounting.events import Adjacency, Level, record_event
 from dp_fedmed.privacy.accounting.history import BOUNDED_BY_RDP
 from dp_fedmed.privacy.mechanisms.base import gaussian_std
+
+#: One record moves a sum by at most so many times C, whatever rounding adds; `assemble` checks it.
+MOST_ROUNDING = 1.01
 
 
 def make_sampler(config: Config) -> Sampler:
@@ -105,6 +108,8 @@ def make_plan(
         user_event = sampler.event(
             noise_multiplier=sigma, population=population, is_private=is_private
         )
+    if config.record_noise_at_server:
+        clients, user_event = _one_noise(config, clients, user_event)
     return PrivacyPlan(
         delta_sample=delta_sample,
         delta_user=delta_user,
@@ -262,6 +267,29 @@ def _user_sigma(config: Config, sampler: Sampler, delta: float, spent: Spent) ->
         raise ConfigError(f"privacy.user.target_epsilon={target:g}: {error}") from error
 
 
+def _one_noise(
+    config: Config, clients: Mapping[str, ClientPlan], user_event: PrivacyEvent | None
+) -> tuple[dict[str, ClientPlan], PrivacyEvent | None]:
+    """The plan of a sum that the server noises once: one q and one σ for the records of all.
+
+    Where clients are protected too, the noise is the larger of what records and clients need, and
+    both are charged with what they have of it.
+    """
+    if len({own.sample_rate for own in clients.values()}) > 1:
+        largest = max(own.records for own in clients.values())
+        raise ConfigError(
+            f"privacy.noise=server needs the same share of every client's records in a step, and "
+            f"training.batch_size={config.training.batch_size} is not the same share of all: use "
+            f"training.batch_size={largest} or more, with which every record is in every step"
+        )
+    sigma, norm = largest_sigma(clients), config.privacy.sample.max_grad_norm
+    if user_event is not None:
+        client_norm, needed = config.privacy.user.max_grad_norm, user_event.noise_multiplier
+        user_event = replace(user_event, noise_multiplier=max(needed, sigma * norm / client_norm))
+        sigma = max(sigma, needed * client_norm / (norm * MOST_ROUNDING))
+    return {n: replace(own, noise_multiplier=sigma) for n, own in clients.items()}, user_event
+
+
 def noise_of(config: Config, plan: PrivacyPlan, sampler: Sampler) -> tuple[float, float]:
     """(standard deviation of the noise in a released mean, units that the mean is over).
 
@@ -270,7 +298,7 @@ def noise_of(config: Config, plan: PrivacyPlan, sampler: Sampler) -> tuple[float
     population = config.num_sites
     asked = sampler.expected(population)
     clients = plan.clients
-    if plan.user_event is not None:
+    if plan.user_event is not None and not config.record_noise_at_server:
         server = gaussian_std(
             noise_multiplier=plan.user_event.noise_multiplier,
             sensitivity=config.privacy.user.max_grad_norm,

@@ -32,7 +32,7 @@ class Parts(Protocol):
         """The server's half of what is learnt."""
 
     def mechanism(
-        self, config: Config, plan: PrivacyPlan, sampler: Sampler
+        self, config: Config, learner: Learner, plan: PrivacyPlan, sampler: Sampler
     ) -> ServerMechanism | None:
         """What the server clips and noises, if anything."""
 

@@ -168,6 +168,7 @@ class ServerRun(RoundObserver):
             streams=self.store.stream_name,
             phase=self.store.phase,
             style=str(self.config.privacy.style),
+            noised_by=self.config.noised_by,
             learning=self.learner.order(),
         )
 
@@ -230,7 +231,9 @@ class ServerRun(RoundObserver):
             ledger = PhaseLedger(self.store, self.learner, sampler, records)
             config, self.guard = self.store.config, ledger.guard
             plan = self.guard.plan
-            self.mechanism = ledger.mechanism = self.parts.mechanism(config, plan, sampler)
+            self.mechanism = ledger.mechanism = self.parts.mechanism(
+                config, self.learner, plan, sampler
+            )
             is_new = self.store.start is None
             for advice in self.parts.advice(
                 config, self.learner, plan, sampler, records, is_new=is_new

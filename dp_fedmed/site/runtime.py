@@ -168,6 +168,11 @@ class ClientRuntime:
                 f"the server runs privacy.style={order.style!r}, this client {style}: start both "
                 "with the same settings"
             )
+        if order.noised_by != self.config.noised_by:
+            raise ConfigError(
+                f"the server counts on noise by {order.noised_by!r}, this client on noise by "
+                f"{self.config.noised_by!r}: start both with the same privacy.noise"
+            )
 
     def _mechanism(self, order: RoundOrder, records: int) -> RecordMechanism:
         if order.records is None:

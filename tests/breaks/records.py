@@ -98,7 +98,7 @@ BREAKS = [
         "privacy/mechanisms/private_sum.py",
         "return max_norm * (1.0 + norms + sums + rows) + math.sqrt(dimension) * self.step",
         "return max_norm",
-        "tests/privacy/mechanisms/test_grid.py::test_sensitivity_covers_truncation_and_float64_sums",
+        "tests/privacy/mechanisms/test_private_sum.py::test_sensitivity_covers_truncation_and_float64_sums",
     ),
     Break(
         "a site takes the server's word for the network",

@@ -17,7 +17,7 @@ from dp_fedmed.run.privacy_report import observers
         ["privacy=hybrid"],
         ["privacy=sample", "federation=centralized"],
         ["task=textures", "privacy=sample"],
-        ["task=textures", "privacy=sample", "anomaly.server_trusted=false"],
+        ["task=textures", "privacy=sample", "privacy.noise=client"],
     ],
 )
 def test_what_is_not_against_the_server_is_what_the_observer_table_leaves_out(

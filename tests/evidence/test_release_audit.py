@@ -173,7 +173,7 @@ def test_less_noise_on_clients_is_found(monkeypatch: Patch) -> None:
 
 ANOMALIES = {
     "noise at the server": [],
-    "noise at the clients": ["anomaly.server_trusted=false"],
+    "noise at the clients": ["privacy.noise=client"],
     "prototypes": ["anomaly.mechanism=dp_prototypes"],
     "rows": ["anomaly.mechanism=noisy_rows"],
 }
@@ -194,7 +194,7 @@ def test_an_images_vector_without_its_bound_is_found(monkeypatch: Patch) -> None
         return clip_l2_rows(30.0 * rows, max_norm=30.0 * max_norm)
 
     monkeypatch.setattr(private_sum, "clip_l2_rows", broken)
-    found = one_release(anomaly("anomaly.server_trusted=false"))
+    found = one_release(anomaly("privacy.noise=client"))
     assert found.verdict is Verdict.exceeded
     assert found.attacked["moved"] > 5.0
 

@@ -28,7 +28,7 @@ def config_of(*words: str) -> Config:
 
 def test_one_noise_for_all_is_the_largest_over_all_images() -> None:
     assert largest_sigma(CLIENTS) == 4.0
-    config = config_of("privacy=sample")
+    config = config_of("privacy=sample", "privacy.noise=server")
     std, units = noise_of(config, plan_of(CLIENTS), AllSampler(rate=1.0))
     assert (std, units) == (pytest.approx(4.0 / 150), 150)
 
@@ -38,7 +38,7 @@ def test_clients_that_noise_their_own_means_add_up_by_weight(
     weighting: str, weights: tuple[int, int]
 ) -> None:
     config = config_of(
-        "privacy=sample", "anomaly.server_trusted=false", f"federation.weighting={weighting}"
+        "privacy=sample", "privacy.noise=client", f"federation.weighting={weighting}"
     )
     std, units = noise_of(config, plan_of(CLIENTS), AllSampler(rate=1.0))
     by_hand = math.hypot(weights[0] * 3.0 / 100, weights[1] * 4.0 / 50) / sum(weights)
@@ -55,7 +55,7 @@ def test_the_servers_noise_is_for_whole_clients() -> None:
 
 
 def test_of_fewer_clients_a_mean_has_more_noise() -> None:
-    config = config_of("privacy=sample")
+    config = config_of("privacy=sample", "privacy.noise=server")
     whole, images = noise_of(config, plan_of(CLIENTS), AllSampler(rate=1.0))
     half, fewer = noise_of(config, plan_of(CLIENTS), PoissonSampler(rate=0.5))
     assert (half, fewer) == (pytest.approx(2 * whole), images / 2)

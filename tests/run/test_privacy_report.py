@@ -30,8 +30,10 @@ def test_without_privacy_nothing_is_guaranteed(topology: str, said: str) -> None
     [
         (["privacy=hybrid"], PROMISED),
         (["privacy=sample", "federation=centralized"], None),
-        (["task=textures", "privacy=sample"], None),
-        (["task=textures", "privacy=sample", "anomaly.server_trusted=false"], PROMISED),
+        (["privacy=sample", "privacy.noise=server"], None),
+        (["privacy=hybrid", "privacy.noise=server"], None),
+        (["task=textures", "privacy=sample", "privacy.noise=server"], None),
+        (["task=textures", "privacy=sample"], PROMISED),
     ],
 )
 def test_the_server_is_promised_what_is_noised_before_it_sees_it(

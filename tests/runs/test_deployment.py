@@ -257,7 +257,7 @@ def test_sites_find_anomalies_with_folders_of_their_own(
     server, folder = tiles(tmp_path / "public", 12, 5000), tmp_path / "run"
     overrides = (
         f"data.path={server} data.image_size=32 federation.num_clients=3 "
-        "anomaly.backbone=tiny anomaly.grid=8 anomaly.dimension=4 anomaly.server_trusted=false "
+        "anomaly.backbone=tiny anomaly.grid=8 anomaly.dimension=4 privacy.noise=client "
         "federation.client_evaluate_every=2 privacy.sample.noise_multiplier=1.0 "
         "privacy.sample.target_epsilon=null"
     )

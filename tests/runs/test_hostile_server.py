@@ -287,7 +287,7 @@ def test_a_shortened_ledger_of_the_clients_own_is_noticed(site: Callable[..., Si
         (
             ["task=textures", "privacy=sample"],
             {"max_epsilon": 3.0},
-            "anomaly.server_trusted=true adds no noise",
+            "privacy.noise=server adds no noise",
         ),
         (
             ["allow_code=[os]", "model._target_=os.system"],

@@ -47,7 +47,8 @@ def config(small: Callable[..., Config]) -> Config:
 
 
 def order_of(style: str = "sample", **more: Any) -> RoundOrder:
-    held: dict[str, Any] = {"server_round": 1, "ledger": 3}
+    by = "nobody" if style == "none" else "client"
+    held: dict[str, Any] = {"server_round": 1, "ledger": 3, "noised_by": by}
     return RoundOrder(
         input_shape=SHAPE, num_classes=CLASSES, run="r", streams="s", phase=0, style=style,
         **held | more,
@@ -80,6 +81,8 @@ def test_a_server_with_another_promise_gets_nothing(
     for style in ("none", "user", "hybrid"):
         with pytest.raises(ConfigError, match=f"privacy.style='{style}', this client sample"):
             work(runtime, *sent(order_of(style), model))
+        with pytest.raises(ConfigError, match=r"noise by 'server'.*same privacy\.noise"):
+            work(runtime, *sent(order_of(noised_by="server"), model))
 
 
 def test_records_are_never_trained_on_without_an_order_for_their_noise(config: Config) -> None:

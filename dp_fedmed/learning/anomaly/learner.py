@@ -39,7 +39,7 @@ from dp_fedmed.privacy.mechanisms.noisy_rows import NoisyRows
 from dp_fedmed.privacy.streams import Purpose
 from dp_fedmed.progress import telling
 
-RECORD_NOISE, FEATURES = "record_noise", "features"
+FEATURES = "features"
 FEATURES_TOLERANCE = 0.01
 
 
@@ -50,13 +50,10 @@ class AnomalyLearner:
         settings: of the detector.
         data: the server's own images.
         num_images: of all clients, for a bank whose size is a share of their patches.
-        noised_by: `clients` or `server`, whoever adds the noise that protects images.
     """
 
-    def __init__(
-        self, settings: DetectorSettings, data: DataSet, num_images: int, *, noised_by: str
-    ) -> None:
-        self.data, self.noised_by = data, noised_by
+    def __init__(self, settings: DetectorSettings, data: DataSet, num_images: int) -> None:
+        self.data = data
         self.detector = Detector(settings)
         self._initial = self.detector.initial(data.input_shape, num_images)
 
@@ -67,7 +64,6 @@ class AnomalyLearner:
     def order(self) -> dict[str, Any]:
         """Who noises, and what features look like: a client that differs must not answer."""
         return {
-            RECORD_NOISE: self.noised_by,
             FEATURES: self.detector.fingerprint(self.data.input_shape),
         }
 
@@ -125,10 +121,10 @@ class AnomalyLearner:
 
 
 class AnomalyWork:
-    """A client's half; `noised_by` is by this client's own settings."""
+    """A client's half."""
 
-    def __init__(self, settings: DetectorSettings, *, noised_by: str) -> None:
-        self.detector, self.noised_by = Detector(settings), noised_by
+    def __init__(self, settings: DetectorSettings) -> None:
+        self.detector = Detector(settings)
         self._built: tuple[int, ...] = ()
         self._fingerprint = 0.0
 
@@ -144,11 +140,6 @@ class AnomalyWork:
 
     def agree(self, order: Mapping[str, Any]) -> None:
         """Noise is added by whom both say, to features of one backbone."""
-        if order.get(RECORD_NOISE) != self.noised_by:
-            raise ConfigError(
-                f"the server counts on noise by the {order.get(RECORD_NOISE)!s}, this client on "
-                f"noise by the {self.noised_by}: start both with the same anomaly.server_trusted"
-            )
         expected = float(order.get(FEATURES, 0.0))
         if abs(expected - self._fingerprint) > FEATURES_TOLERANCE * abs(expected):
             raise ConfigError(

@@ -25,6 +25,7 @@ from dp_fedmed.learning.networks.local_training import (
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients
 from dp_fedmed.learning.networks.task import to_input, to_tensors
 from dp_fedmed.privacy.mechanisms.dp_sgd import DPSGD, Sum
+from dp_fedmed.privacy.mechanisms.private_sum import Ints
 from dp_fedmed.privacy.streams.noise import NoiseStream
 
 BatchStream = Callable[[int], np.random.Generator]
@@ -135,12 +136,58 @@ def train_privately(
         device: where to compute.
         dropout_seed: public; masks depend on it, the step and the block, not on who was drawn.
     """
-    model = gradients.model
-    optimizer = private_optimizer(make_optimizer(model, config), plan, records=len(records))
+    made = make_optimizer(gradients.model, config)
+    optimizer = private_optimizer(made, plan, records=len(records))
+    losses: list[Tensor] = []
+    for step in _summed_steps(
+        gradients, optimizer, records, plan, batch_stream, device, dropout_seed, losses
+    ):
+        optimizer.noisy_step(step, noise_for)
+    mean = float(torch.nanmean(torch.cat(losses).double())) if losses else 0.0
+    return LocalResult(loss=mean if np.isfinite(mean) else 0.0, steps=plan.steps)
+
+
+def summed_gradients(
+    gradients: PerSampleGradients,
+    records: Records,
+    *,
+    config: LocalTraining,
+    plan: DPSGD,
+    batch_stream: BatchStream,
+    device: torch.device,
+    dropout_seed: int = 0,
+) -> dict[str, Ints]:
+    """The sum of one step's clipped gradients in integers, for a server that is to noise it.
+
+    Arguments are those of `train_privately`; the model stays as it is.
+    """
+    if plan.steps != 1:
+        raise ValueError(f"a second step needs a first that is noised; there are {plan.steps}")
+    made = make_optimizer(gradients.model, config)
+    optimizer = private_optimizer(made, plan, records=len(records))
+    for _ in _summed_steps(
+        gradients, optimizer, records, plan, batch_stream, device, dropout_seed, []
+    ):
+        pass
+    steps = plan.exact_sum([total.numpy() for total in optimizer.totals])
+    names = {id(p): name for name, p in gradients.model.named_parameters()}
+    return {names[id(p)]: own for p, own in zip(optimizer.params, steps, strict=True)}
+
+
+def _summed_steps(
+    gradients: PerSampleGradients,
+    optimizer: KeyedDPOptimizer,
+    records: Records,
+    plan: DPSGD,
+    batch_stream: BatchStream,
+    device: torch.device,
+    dropout_seed: int,
+    losses: list[Tensor],
+) -> Iterator[int]:
+    """Each step's number, when `optimizer.totals` holds the sum of its batch."""
     block = plan.records_per_block(sum(p.numel() for p in gradients.parameters))
     inputs, targets = to_tensors(records, device)
-    losses: list[Tensor] = []
-    model.train()
+    gradients.model.train()
     if device.type == "cuda":  # its default rounds products to 11 bits, more than is charged for
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     for step in range(plan.steps):
@@ -149,9 +196,7 @@ def train_privately(
             seed_dropout(dropout_seed + 1000003 * step + int(part[0]) // block, device)
             x, y = to_input(inputs[part]), targets[part]
             losses.append(gradients.add(optimizer, x, y))
-        optimizer.noisy_step(step, noise_for)
-    mean = float(torch.nanmean(torch.cat(losses).double())) if losses else 0.0
-    return LocalResult(loss=mean if np.isfinite(mean) else 0.0, steps=plan.steps)
+        yield step
 
 
 def poisson_batch(

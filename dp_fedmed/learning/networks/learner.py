@@ -72,6 +72,13 @@ class NetworkLearner:
         """The weights that the seed gives."""
         return self.state.read()
 
+    @property
+    def trained(self) -> dict[str, str]:
+        """Trained weights by name, each with the name that its gradient has: two may share one."""
+        first = {id(p): name for name, p in self.model.named_parameters()}
+        named = self.model.named_parameters(remove_duplicate=False)
+        return {name: first[id(p)] for name, p in named if p.requires_grad}
+
     def order(self) -> dict[str, Any]:
         """Nothing: the weights tell a client all that it must know."""
         return {}
@@ -195,6 +202,8 @@ class NetworkWork:
         """Train on this client's records; the answer is the change of the model."""
         self.state.load(work.received)
         metrics: dict[str, float] = {}
+        if isinstance(work.mechanism, DPSGD) and work.mechanism.noised_by == "server":
+            return self._sum(work, work.mechanism), {"steps": 1}
         if work.mechanism is not None:
             result = self._train_privately(work)
         else:
@@ -220,7 +229,6 @@ class NetworkWork:
         plan, streams = work.mechanism, work.streams
         if not isinstance(plan, DPSGD) or streams is None:
             raise ValueError("DP-SGD needs a mechanism and secret streams")
-        dropout = stream(self.seed, "dropout", work.name, work.server_round)
         return train_privately(
             self.gradients(plan.grad_mode),
             work.records,
@@ -229,8 +237,31 @@ class NetworkWork:
             batch_stream=lambda step: streams.sampling(Purpose.BATCH, step),
             noise_for=lambda step, exact: streams.noise(Purpose.RECORD_NOISE, exact, step),
             device=self.device,
-            dropout_seed=int(dropout.integers(2**62)),
+            dropout_seed=self._dropout_seed(work),
         )
+
+    def _sum(self, work: LocalRound, plan: DPSGD) -> State:
+        """The sum of a batch's gradients, for a server that noises it; zero where none is."""
+        from dp_fedmed.learning.networks.dp_sgd import summed_gradients
+
+        streams = work.streams
+        if streams is None:
+            raise ValueError("DP-SGD needs secret streams")
+        found = summed_gradients(
+            self.gradients(plan.grad_mode),
+            work.records,
+            config=self.training,
+            plan=plan,
+            batch_stream=lambda step: streams.sampling(Purpose.BATCH, step),
+            device=self.device,
+            dropout_seed=self._dropout_seed(work),
+        )
+        nothing = {name: np.zeros(value.shape, np.int64) for name, value in work.received.items()}
+        return nothing | found
+
+    def _dropout_seed(self, work: LocalRound) -> int:
+        own = stream(self.seed, "dropout", work.name, work.server_round)
+        return int(own.integers(2**62))
 
     def gradients(self, grad_mode: str) -> PerSampleGradients:
         """The network with its per-record gradients, attached once per process."""

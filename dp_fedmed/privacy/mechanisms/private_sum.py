@@ -177,10 +177,10 @@ class PrivateSum:
     ) -> tuple[list[Ints], float]:
         """Arrays, taken as one vector, in steps of the grid; and the vector's norm before.
 
-        The norm of what is returned is at most C (or `max_norm`) in exact arithmetic: a float64 norm of d numbers
-        is right to d·2⁻⁵³ (Higham 2002, section 3.1), vectors are clipped that much below C, and
-        truncation never lengthens them. A vector that is not finite becomes zero, and has an
-        infinite norm.
+        The norm of what is returned is at most C (or `max_norm`) in exact arithmetic: a float64
+        norm of d numbers is right to d·2⁻⁵³ (Higham 2002, section 3.1), vectors are clipped that
+        much below C, and truncation never lengthens them. A vector that is not finite becomes
+        zero, and has an infinite norm.
         """
         flat = [np.asarray(array).reshape(-1) for array in arrays]
         bound = self.max_norm if max_norm is None else max_norm

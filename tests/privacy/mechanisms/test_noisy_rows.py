@@ -67,6 +67,6 @@ def test_a_replacement_counts_as_half_the_noise() -> None:
 
 def test_who_noises_and_how_much_is_the_order() -> None:
     mechanism = NoisyRows(noise_multiplier=4.0)
-    assert mechanism.order()["record_noise"] == "clients"
+    assert mechanism.order()["noised_by"] == "client"
     assert NoisyRows(noise_multiplier=5.0).order() != mechanism.order()
     assert (mechanism.noised_by, mechanism.state()) == ("client", {})

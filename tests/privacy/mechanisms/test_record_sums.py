@@ -9,6 +9,7 @@ import pytest
 
 from dp_fedmed.privacy.accounting.events import PrivacyEvent
 from dp_fedmed.privacy.mechanisms.base import add
+from dp_fedmed.privacy.mechanisms.dp_sgd import DPSGD
 from dp_fedmed.privacy.mechanisms.record_sums import RecordSums
 from dp_fedmed.privacy.mechanisms.statistic import StatisticMean
 from dp_fedmed.privacy.streams.noise import NoiseKey
@@ -38,7 +39,7 @@ def test_clients_sums_are_added_up() -> None:
 
 def test_no_answer_outweighs_its_own_number_of_records() -> None:
     assert summed({"a": [2.9, 0.0]})[0] == pytest.approx(2.9)
-    assert summed({"a": [3.1, 0.0], "b": [1.0, 0.0]}) == pytest.approx([1.0, 0.0])
+    assert summed({"a": [4.1, 0.0], "b": [1.0, 0.0]}) == pytest.approx([1.0, 0.0])
     assert not summed({"a": [1e9, -1e9]}).any()
 
 
@@ -78,3 +79,64 @@ def test_one_record_moves_the_sum_by_at_most_one() -> None:
     moved = own.bound(vectors).sum(0) - own.bound(without).sum(0)
     assert own.sums.grid == RecordSums(EVENT, records=RECORDS).sums.grid
     assert sum(int(step) ** 2 for step in moved) * Fraction(STEP) ** 2 <= 1
+
+
+def both(sigma: float = 2.0, client_sigma: float = 1.5) -> RecordSums:
+    event = PrivacyEvent.poisson(unit="client", noise_multiplier=client_sigma, sample_rate=0.5)
+    return RecordSums(
+        event,
+        records=RECORDS,
+        max_norm=0.5,
+        sensitivity=0.501,
+        noise_multiplier=sigma,
+        client_norm=4.0,
+    )
+
+
+def test_one_noise_is_enough_for_a_record_and_for_a_client() -> None:
+    assert both().std == 1.5 * 4.0, "a client needs more"
+    assert both(sigma=20.0).std == 20.0 * 0.501, "a record does"
+    assert both().hides_cohorts
+    assert both().cost(3) == [both().event.times(3)]
+
+
+def test_a_clients_sum_is_bounded_where_clients_are_protected() -> None:
+    mechanism = RecordSums(
+        PrivacyEvent.full(unit="client", noise_multiplier=1.0),
+        records={"a": 1000},
+        noise_multiplier=1.0,
+        client_norm=4.0,
+    )
+    unit = int(1 / mechanism.sums.grid.step)
+    inside, outside = ({"w": np.array([n * unit, 0])} for n in (3, 5))
+    assert mechanism.bound(inside, client="a")["w"][0] == 3 * unit
+    assert not mechanism.bound(outside, client="a")["w"].any()
+    own = DPSGD(
+        noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=1.0, steps=1, grad_mode="hooks",
+        physical_batch_size=8, noised_by="server", client_norm=4.0,
+    )  # fmt: skip
+    steps = own.exact_sum([np.full(100, 7.0), np.array([-3.0])])
+    assert own.grid == mechanism.sums.grid
+    assert sum(int(v) ** 2 for part in steps for v in part) * Fraction(own.grid.step) ** 2 <= 16
+    kept = mechanism.bound({"w": steps[0], "b": steps[1]}, client="a")
+    assert np.array_equal(kept["w"], steps[0])
+
+
+def test_projecting_a_clients_sum_does_not_lengthen_what_a_record_moves() -> None:
+    own = DPSGD(
+        noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=1.0, steps=1, grad_mode="hooks",
+        physical_batch_size=8, noised_by="server", client_norm=2.0,
+    )  # fmt: skip
+    rng = np.random.default_rng(1)
+    allowed = own.sensitivity(weights=40, records=30)
+    for _ in range(40):
+        rows = rng.normal(size=(30, 40)) + 1.0
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        with_it, without = (own.exact_sum([part.sum(0)])[0] for part in (rows, rows[1:]))
+        moved = Fraction(int(((with_it - without).astype(object) ** 2).sum()))
+        assert moved * Fraction(own.grid.step) ** 2 <= Fraction(allowed) ** 2
+
+
+def test_an_order_tells_one_noise_from_another() -> None:
+    orders = [both().order(), both(sigma=20.0).order(), both(client_sigma=3.0).order()]
+    assert len({tuple(order.items()) for order in orders}) == 3

@@ -69,10 +69,7 @@ def test_a_trusted_server_gets_the_exact_sum_and_is_told_apart() -> None:
     trusted = replace(MECHANISM, noised_by="server")
     total = trusted.bound(vectors()).sum(0)
     assert np.array_equal(trusted.release(total, STREAMS), total)
-    assert (trusted.order()["record_noise"], MECHANISM.order()["record_noise"]) == (
-        "server",
-        "clients",
-    )
+    assert (trusted.order()["noised_by"], MECHANISM.order()["noised_by"]) == ("server", "client")
     assert list(trusted.cost(2)) == list(MECHANISM.cost(2)), "whoever adds the noise"
 
 

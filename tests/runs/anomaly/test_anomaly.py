@@ -72,11 +72,11 @@ def test_every_style_runs_to_its_end_and_leaves_its_files(
 
 
 @pytest.mark.parametrize("mechanism", ["dp_gaussian", "dp_prototypes"])
-@pytest.mark.parametrize("trusted", ["true", "false"])
+@pytest.mark.parametrize("place", ["server", "client"])
 def test_images_cost_two_full_releases(
-    mechanism: str, trusted: str, tiny: Callable[..., Config]
+    mechanism: str, place: str, tiny: Callable[..., Config]
 ) -> None:
-    words = (f"anomaly.mechanism={mechanism}", f"anomaly.server_trusted={trusted}")
+    words = (f"anomaly.mechanism={mechanism}", f"privacy.noise={place}")
     result = run_federation(tiny("privacy=sample", *FIXED_NOISE, *words))
     assert result.stopped == "completed"
     report = report_of(result.run_dir)
@@ -115,24 +115,24 @@ def test_clients_and_images_are_accounted_each_with_its_own_noise(
 
 def test_a_trusted_server_is_promised_nothing(tiny: Callable[..., Config]) -> None:
     promised = {}
-    for trusted in ("true", "false"):
-        words = ("privacy=sample", f"anomaly.server_trusted={trusted}")
+    for place in ("server", "client"):
+        words = ("privacy=sample", f"privacy.noise={place}")
         report = report_of(run_federation(tiny(*words)).run_dir)
-        promised[trusted] = {row["observer"]: row["record"] for row in report["observers"]}
-        assert ("server is trusted" in report["trust_boundary"]) is (trusted == "true")
-    assert promised["true"]["server"] is None
-    assert promised["true"]["model recipients"]["epsilon"] <= 3.0
-    assert promised["false"]["server"] == promised["false"]["model recipients"]
+        promised[place] = {row["observer"]: row["record"] for row in report["observers"]}
+        assert ("server is trusted" in report["trust_boundary"]) is (place == "server")
+    assert promised["server"]["server"] is None
+    assert promised["server"]["model recipients"]["epsilon"] <= 3.0
+    assert promised["client"]["server"] == promised["client"]["model recipients"]
 
 
 def test_a_trusted_servers_sums_are_charged_then_released_then_committed(
     tiny: Callable[..., Config],
 ) -> None:
-    folder = run_federation(tiny("privacy=sample")).run_dir
+    folder = run_federation(tiny("privacy=sample", "privacy.noise=server")).run_dir
     kinds = [record.kind for record in LedgerView(folder).ledger.records]
     rounds = [kind for kind in kinds if kind in (CHARGE, RELEASE, COMMIT)]
     assert rounds == [COMMIT, *2 * (CHARGE, RELEASE, COMMIT)]
-    folder = run_federation(tiny("privacy=sample", "anomaly.server_trusted=false")).run_dir
+    folder = run_federation(tiny("privacy=sample", "privacy.noise=client")).run_dir
     assert RELEASE not in [record.kind for record in LedgerView(folder).ledger.records]
 
 
@@ -140,7 +140,7 @@ def test_what_is_released_is_the_mean_over_all_images_of_all_clients(
     tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_noise(monkeypatch)
-    config = tiny("privacy=sample", "data.partition.name=size_skewed")
+    config = tiny("privacy=sample", "privacy.noise=server", "data.partition.name=size_skewed")
     first, second = releases(run_federation(config).run_dir)
     data = load_data(config.data, seed=config.seed)
     learner = make_learner(config, data)
@@ -201,7 +201,7 @@ def test_one_image_moves_the_federations_sum_by_two_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Replacing is removing and adding, so twice the bound of 1 that is accounted."""
-    words = ("privacy=sample", f"anomaly.mechanism={mechanism}")
+    words = ("privacy=sample", "privacy.noise=server", f"anomaly.mechanism={mechanism}")
     config, other = tiny(*words), tiny(*words)
     data = load_data(config.data, seed=config.seed)
     count = len(data.train)
@@ -240,7 +240,7 @@ def test_a_client_that_sends_more_than_its_images_can_sum_to_counts_nothing() ->
 def test_the_servers_noise_has_the_scale_that_is_charged(
     tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("privacy=sample", *FIXED_NOISE, "anomaly.dimension=24")
+    words = ("privacy=sample", "privacy.noise=server", *FIXED_NOISE, "anomaly.dimension=24")
     noisy, exact = tiny(*words), tiny(*words)
     count = len(load_data(noisy.data, seed=noisy.seed).train)
     first = releases(run_federation(noisy).run_dir)[0]
@@ -253,7 +253,7 @@ def test_the_servers_noise_has_the_scale_that_is_charged(
 def test_a_clients_own_noise_has_the_scale_that_is_charged(
     style: str, tiny: Callable[..., Config]
 ) -> None:
-    config = tiny(f"privacy={style}", "anomaly.server_trusted=false", "anomaly.dimension=24")
+    config = tiny(f"privacy={style}", "anomaly.dimension=24")
     data = load_data(config.data, seed=config.seed)
     received = make_learner(config, data).initial()
     work = make_work(config)
@@ -271,7 +271,7 @@ def test_a_clients_own_noise_has_the_scale_that_is_charged(
     assert np.array_equal(n * (again - mean), noise), "the same question has the same answer"
 
 
-def test_a_client_does_not_answer_a_server_that_counts_on_other_noise(
+def test_a_client_does_not_answer_a_server_that_counts_on_other_features(
     tiny: Callable[..., Config],
 ) -> None:
     config = tiny("privacy=sample")
@@ -279,8 +279,6 @@ def test_a_client_does_not_answer_a_server_that_counts_on_other_noise(
     work = make_work(config)
     work.build((3, 32, 32), 4)
     work.agree(order)
-    with pytest.raises(ConfigError, match=r"same anomaly\.server_trusted"):
-        work.agree({**order, "record_noise": "clients"})
     with pytest.raises(ConfigError, match="sample_rate"):
         record_mechanism(
             config,
@@ -340,6 +338,8 @@ def test_a_run_that_crashed_ends_as_one_that_did_not(
     words = (f"privacy={style}", *(() if style == "none" else ("privacy.noise_seed=1",)))
     if style == "noisy_rows":
         words = ("privacy=sample", "anomaly.mechanism=noisy_rows", "privacy.noise_seed=1")
+    elif style == "sample":
+        words = (*words, "privacy.noise=server")
     whole, broken = tiny(*words), tiny(*words)
     run_federation(whole)
     with monkeypatch.context() as patch:
@@ -367,7 +367,7 @@ def test_a_run_that_crashed_ends_as_one_that_did_not(
 def test_what_was_released_is_taken_from_disk_and_nobody_is_asked_again(
     tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = tiny("privacy=sample")
+    config = tiny("privacy=sample", "privacy.noise=server")
     with monkeypatch.context() as patch:
         patch.setattr(crash_points, "at_crash_point", CrashAt("release:file", 2))
         with pytest.raises(Crash):
@@ -388,9 +388,9 @@ class Stopper(LogDisplay):
 
 
 def test_what_a_statistic_is_cannot_change_on_the_way(tiny: Callable[..., Config]) -> None:
-    path = run_federation(tiny("privacy=sample"), Stopper()).run_dir
+    path = run_federation(tiny("privacy=sample", "privacy.noise=server"), Stopper()).run_dir
     for word in (
-        *("anomaly.server_trusted=false", "anomaly.dimension=5"),
+        *("privacy.noise=client", "anomaly.dimension=5"),
         *("anomaly.mechanism=dp_prototypes", "federation.num_rounds=4"),
     ):
         with pytest.raises(ConfigError, match=word.split("=")[0]):

@@ -72,7 +72,7 @@ def test_replacing_one_image_moves_what_a_client_sends_by_two_root_m_at_most(
 
 
 def test_rows_cost_one_release_for_a_replaced_image(tiny: Callable[..., Config]) -> None:
-    result = run_federation(tiny(*ROWS, *FIXED_NOISE, "anomaly.server_trusted=true"))
+    result = run_federation(tiny(*ROWS, *FIXED_NOISE))
     assert (result.stopped, result.rounds) == ("completed", 1)
     report = report_of(result.run_dir)
     (guarantee,) = report["guarantees"]
