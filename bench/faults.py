@@ -12,6 +12,7 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +69,12 @@ class Watch(LogDisplay):
 
     def __init__(self) -> None:
         self.bytes: list[int] = []
+        self.begun = threading.Event()
+
+    def begin(self, done: int, planned: Mapping[str, float]) -> None:
+        """From here on workers may be killed: before, a client is asked three times only."""
+        super().begin(done, planned)
+        self.begun.set()
 
     def round(self, record: RoundRecord) -> None:
         """Take a reading of what is held, not of what waits for the collector."""
@@ -141,7 +148,8 @@ def faulty_run(style: str, *, clients: int, rounds: int, rate: float = 1.0) -> F
                 *(*_sampling(style, rate), f"run_dir={folder}/run"),
             ]
         )
-        before, watch, killer = Held.now(), Watch(), _Killer()
+        before, watch = Held.now(), Watch()
+        killer = _Killer(watch.begun)
         started = time.perf_counter()
         with killer:
             result = run_federation(config, watch)
@@ -186,10 +194,10 @@ def _slope(readings: list[int]) -> float:
 
 
 class _Killer:
-    """Kills a worker every now and then, whatever it is doing."""
+    """Kills a worker every now and then, whatever it is doing, once the rounds have begun."""
 
-    def __init__(self) -> None:
-        self.kills = 0
+    def __init__(self, begun: threading.Event) -> None:
+        self.kills, self._begun = 0, begun
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work)
 
@@ -205,7 +213,7 @@ class _Killer:
         while not self._stop.wait(KILL_SECONDS):
             children = psutil.Process().children()
             with contextlib.suppress(psutil.NoSuchProcess):  # it died by itself
-                if children:
+                if children and self._begun.is_set():
                     random.SystemRandom().choice(children).kill()
                     self.kills += 1
 

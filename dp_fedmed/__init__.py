@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from dp_fedmed.library import plan as plan
     from dp_fedmed.library import resume as resume
     from dp_fedmed.library import run as run
-    from dp_fedmed.privacy.accounting.accountant import PrivacyAccountant as PrivacyAccountant
-    from dp_fedmed.privacy.accounting.calibration import calibrate as calibrate
-    from dp_fedmed.privacy.accounting.events import PrivacyEvent as PrivacyEvent
-    from dp_fedmed.privacy.accounting.history import History as History
+    from dp_fedmed.privacy import History as History
+    from dp_fedmed.privacy import PrivacyAccountant as PrivacyAccountant
+    from dp_fedmed.privacy import PrivacyEvent as PrivacyEvent
+    from dp_fedmed.privacy import calibrate as calibrate
     from dp_fedmed.privacy.mechanisms import AdaptiveClientUpdates as AdaptiveClientUpdates
     from dp_fedmed.privacy.mechanisms import ClientUpdates as ClientUpdates
     from dp_fedmed.privacy.mechanisms import Mechanism as Mechanism
@@ -47,10 +47,7 @@ _HOME = {
     "federation.server_optimizer": ("ServerOptimizer",),
     "federation.strategy": ("DPStrategy",),
     "library": ("RunResult", "plan", "resume", "run"),
-    "privacy.accounting.accountant": ("PrivacyAccountant",),
-    "privacy.accounting.calibration": ("calibrate",),
-    "privacy.accounting.events": ("PrivacyEvent",),
-    "privacy.accounting.history": ("History",),
+    "privacy": ("History", "PrivacyAccountant", "PrivacyEvent", "calibrate"),
     "privacy.mechanisms": ("AdaptiveClientUpdates", "ClientUpdates", "Mechanism"),
     "run.ledger": ("RunLedger",),
 }

@@ -18,17 +18,13 @@ from rich.live import Live
 from rich.table import Table
 
 from dp_fedmed.config import Config, PrivacyStyle, better
-from dp_fedmed.data import DataSet, training_parts
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.learning import Pictures
-from dp_fedmed.privacy.ledger import Head
 from dp_fedmed.progress import listened_by
 from dp_fedmed.reporting import promises
 from dp_fedmed.reporting.live import LivePanel
 from dp_fedmed.reporting.run_facts import RunFacts, is_run, numbers, read_evaluation, read_run
+from dp_fedmed.reporting.run_pictures import RunPictures
 from dp_fedmed.reporting.words import describe_sites, rounded_up, say
-from dp_fedmed.run.directory import PARTITION_FILE, RunDirectory
-from dp_fedmed.run.observer import Observer
 
 if TYPE_CHECKING:
     from dp_fedmed.federation.rounds import RoundRecord
@@ -38,40 +34,6 @@ logger = logging.getLogger(__name__)
 
 STOPPING = "stopping after this round; Ctrl-C again stops at once"
 ODDS = "Right about whether the unit was in the training data, from 50:50 odds."
-PARTITION_PICTURE, METRICS_PICTURE = "partition.png", "metrics.png"
-
-
-class RunPictures(Observer):
-    """The files that people look at; each observer shows the rounds in its own way."""
-
-    def describe_clients(self, config: Config, data: DataSet, directory: RunDirectory) -> None:
-        """Who trains on what, as a table and a picture."""
-        from dp_fedmed.reporting.partition import partition_rows, plot_partition
-
-        parts = training_parts(config, data)
-        held = {"schema": 1, "clients": partition_rows(data, parts)}
-        directory.write_json(PARTITION_FILE, held, durable=False)
-        plot_partition(data, parts, directory.path / PARTITION_PICTURE)
-
-    def pictures(self, pictures: Pictures, path: Path) -> None:
-        """A sheet of test images."""
-        from dp_fedmed.reporting.sheets import anomaly_sheet, segmentation_sheet
-
-        draw = segmentation_sheet if pictures.kind == "segmentation" else anomaly_sheet
-        draw(pictures.images, pictures.truth, pictures.found, list(pictures.titles), path)
-
-    def finish(self, config: Config, directory: RunDirectory, head: Head | None) -> None:
-        """The privacy card, and the curves of the run."""
-        from dp_fedmed.reporting.figures import plot_metrics
-        from dp_fedmed.reporting.report import write_card
-
-        write_card(directory.path, head)
-        plot_metrics(
-            directory.metrics(),
-            config.task.metric,
-            f"{config.task.name}: {describe_sites(config)}, privacy {config.privacy.style}",
-            directory.path / METRICS_PICTURE,
-        )
 
 
 class LogDisplay(RunPictures):

@@ -25,6 +25,7 @@ CARD_FILE = "privacy_card.md"
 EVALUATION_FILE = "evaluation.json"
 PARTITION_FILE = "partition.json"
 PICTURES_FILE = "pictures.png"
+PARTITION_PICTURE, METRICS_PICTURE = "partition.png", "metrics.png"
 LOG_FILE = "run.log"
 PRIVATE_FILE = "rounds.jsonl"
 

@@ -38,7 +38,7 @@ from dp_fedmed.federation import (
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.privacy.mechanisms import ServerMechanism
 from dp_fedmed.run.checkpoint import Checkpoint
-from dp_fedmed.run.directory import REPORT_FILE
+from dp_fedmed.run.directory import PARTITION_PICTURE, REPORT_FILE
 from dp_fedmed.run.observer import Observer
 from dp_fedmed.run.phases import Parts, PhaseLedger, round_settings
 from dp_fedmed.run.privacy_report import checkpoint_section, no_privacy, privacy_report
@@ -61,7 +61,6 @@ from dp_fedmed.run.store import RunStore
 
 logger = logging.getLogger(__name__)
 
-PARTITION_PICTURE = "partition.png"
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES}
 
 
@@ -317,11 +316,6 @@ class ServerRun(RoundObserver):
         self._checkpoint(record.server_round)
         self.observer.round(record)
 
-    @property
-    def _is_last(self) -> bool:
-        """Whether the round is the last that is planned: what is spent is then told exactly."""
-        return self.result.rounds == self.config.federation.num_rounds
-
     def _checkpoint(self, server_round: int, *, always: bool = False) -> None:
         """Make the round's state durable, every so many rounds and at the end."""
         every, last = self.config.checkpoint.every, self.config.federation.num_rounds
@@ -337,7 +331,11 @@ class ServerRun(RoundObserver):
         section = (
             {"style": "none"}
             if self.guard is None
-            else checkpoint_section(self.config, self.guard, final=self._is_last)
+            else checkpoint_section(
+                self.config,
+                self.guard,
+                final=self.result.rounds == self.config.federation.num_rounds,
+            )
         )
         checkpoint = Checkpoint(
             server_round=server_round,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dp_fedmed.config import Config, EngineName
 from dp_fedmed.config.resume import stored_settings
 from dp_fedmed.errors import RunFinished, sentence_of
-from dp_fedmed.reporting.display import RunPictures
+from dp_fedmed.reporting.run_pictures import RunPictures
 from dp_fedmed.sweeps.directory import SweepDirectory, SweepJob, clear_unbegun, has_begun
 from dp_fedmed.sweeps.display import SweepDisplay
 from dp_fedmed.sweeps.pool import Event, JobPool, Progress, Started

@@ -30,7 +30,7 @@ from dp_fedmed.config import compose
 from dp_fedmed.errors import RunFinished
 from dp_fedmed.launch import run_federation
 from dp_fedmed.reporting import figures, sheets
-from dp_fedmed.reporting.display import RunPictures
+from dp_fedmed.reporting.run_pictures import RunPictures
 from dp_fedmed.run.checkpoint import folder_name
 from dp_fedmed.run.spent import CHARGE
 from dp_fedmed.run.verify import LedgerView

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from dp_fedmed.reporting import figures, sheets
-from dp_fedmed.reporting.display import RunPictures
+from dp_fedmed.reporting.run_pictures import RunPictures
 
 draw_sheet = sheets.draw_sheet
 
