@@ -328,15 +328,9 @@ class ServerRun(RoundObserver):
         head = self.store.ledger.durable_head
         if head is None:
             raise ValueError("a run's ledger begins with its settings")
-        section = (
-            {"style": "none"}
-            if self.guard is None
-            else checkpoint_section(
-                self.config,
-                self.guard,
-                final=self.result.rounds == self.config.federation.num_rounds,
-            )
-        )
+        section: dict[str, Any] = {"style": "none"}
+        if self.guard is not None:
+            section = checkpoint_section(self.config, self.guard, final=server_round == last)
         checkpoint = Checkpoint(
             server_round=server_round,
             model=model_arrays.from_record(self.strategy.arrays),
