@@ -29,6 +29,14 @@ def conf_dir() -> Path:
     raise ConfigError(f"conf/config.yaml is missing beside {package.name}: reinstall dp-fedmed")
 
 
+#: Keys of earlier versions, with what to say today.
+RENAMED = {
+    "anomaly.server_trusted": (
+        "say privacy.noise=server instead of true, and privacy.noise=client instead of false"
+    )
+}
+
+
 def check_overrides(overrides: Sequence[str], *, own: Sequence[Path] | None = ()) -> list[str]:
     """Refuses unknown keys and group choices, naming the nearest one that exists.
 
@@ -56,6 +64,8 @@ def check_overrides(overrides: Sequence[str], *, own: Sequence[Path] | None = ()
             if own is not None and not isinstance(override.value(), dict):
                 _check_choice(key, override.value(), folders)
         elif key not in known and (own is not None or "." in key):
+            if key in RENAMED:
+                raise ConfigError(f"{key} is no longer a key: {RENAMED[key]}")
             raise ConfigError(f"unknown key {key!r}{hint(key, overrides)}")
         elif key in known:
             _refuse_scalar(key, override)

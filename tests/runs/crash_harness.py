@@ -52,6 +52,14 @@ STYLES = {
         *("federation.server_optimizer=fedavgm", "privacy.user.clipping=adaptive"),
         *("privacy.user.target_epsilon=null", "privacy.user.noise_multiplier=1.5"),
     ],
+    "sample-server": [
+        *("federation.num_clients=4", "training.local_steps=1", "training.batch_size=1000"),
+        *("privacy.noise=server", "federation.server_optimizer=fedavgm"),
+    ],
+    "hybrid-server": [
+        *("federation.num_clients=8", "federation.sample_rate=0.5", "training.local_steps=1"),
+        *("training.batch_size=1000", "privacy.noise=server", "privacy.user.max_grad_norm=5"),
+    ],
     "hybrid": [
         *("federation.num_clients=8", "federation.sample_rate=0.5", "training.local_steps=2"),
         *("training.batch_size=16", "federation.max_participations=2"),
@@ -61,9 +69,10 @@ STYLES = {
 
 
 def settings_of(case: str) -> list[str]:
-    style = case.removeprefix("textures-")
-    own = TEXTURES if style != case else [*COMMON, *STYLES[style]]
+    style = case.removeprefix("textures-").removesuffix("-server")
+    own = TEXTURES if case.startswith("textures-") else [*COMMON, *STYLES[case]]
     bank = ["anomaly.coreset_size=20"] if case == "textures-none" else []
+    bank += ["privacy.noise=server"] if case == "textures-sample" else []
     return [f"privacy={style}", *own, *bank]
 
 

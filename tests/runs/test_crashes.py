@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CASES = ("none", "sample", "user", "hybrid", "textures-none", "textures-sample")
+CASES = (
+    *("none", "sample", "user", "hybrid", "sample-server", "hybrid-server"),
+    *("textures-none", "textures-sample"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +54,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(
     seen = found(step)[case]
     assert seen["wrong"] == []
     points = set(seen["points"])
-    style = case.removeprefix("textures-")
+    style = case.removeprefix("textures-").removesuffix("-server")
     assert {"training:before", "checkpoint:synced", "checkpoint:renamed", "commit:before"} <= points
     assert ("charge:before" in points) is (style != "none")
     noised_here = ("user", "hybrid", *(("sample",) if style != case else ()))

@@ -66,6 +66,7 @@ class Site:
             "phase": 0,
             "ledger": 1,
             "style": "sample",
+            "noised_by": "client",
             "input_shape": [30],
             "num_classes": 2,
         }
@@ -285,7 +286,7 @@ def test_a_shortened_ledger_of_the_clients_own_is_noticed(site: Callable[..., Si
         (["privacy=user"], {"max_epsilon": 3.0}, "privacy.style=user adds no noise"),
         (["privacy=sample", "privacy.noise_seed=1"], {}, "privacy.noise_seed=1"),
         (
-            ["task=textures", "privacy=sample"],
+            ["task=textures", "privacy=sample", "privacy.noise=server"],
             {"max_epsilon": 3.0},
             "privacy.noise=server adds no noise",
         ),

@@ -406,6 +406,7 @@ def ask_client(config: Config, noise_multiplier: float, ledger: int = 1) -> np.n
         "phase": 0,
         "ledger": ledger,
         "style": str(config.privacy.style),
+        "noised_by": config.noised_by,
         "input_shape": [30],
         "num_classes": 2,
     }

@@ -48,7 +48,7 @@ def test_it_learns_with_a_guarantee_in_under_25_lines(
     said = capsys.readouterr().out
     assert "ε = " in said
     accuracy = float(said.split("accuracy ")[1][:5])
-    assert accuracy > 0.5, said
+    assert accuracy > 0.25, said  # of ten classes; the noise is secret, and spreads it widely
     lines = (tmp_path / "run" / "private" / "ledger.jsonl").read_text().splitlines()
     kinds = [json.loads(line)["kind"] for line in lines]
     assert kinds == ["OPEN", *["CHARGE", "RELEASE"] * 3]
