@@ -29,14 +29,15 @@ from dp_fedmed.learning.anomaly.features import Floats, PatchFeatures
 
 SEEDS = (0, 1, 2)
 SHOWN = ("image_auroc", "pixel_auroc", "aupro_0.3")
+TRUSTED = "privacy=sample privacy.noise=server"
 MANY = "federation.num_clients=200 data.partition.min_records=1"
 ROWS: dict[str, tuple[int, ...]] = {
     "privacy=none federation.num_clients=1": SEEDS,
     "privacy=none federation.num_clients=5": SEEDS,
+    f"{TRUSTED} privacy.sample.target_epsilon=8": SEEDS,
+    f"{TRUSTED} privacy.sample.target_epsilon=2": SEEDS,
     "privacy=sample privacy.sample.target_epsilon=8": SEEDS,
-    "privacy=sample privacy.sample.target_epsilon=2": SEEDS,
-    "privacy=sample privacy.sample.target_epsilon=8 privacy.noise=client": SEEDS,
-    "privacy=sample privacy.sample.target_epsilon=8 anomaly.mechanism=dp_prototypes": SEEDS,
+    f"{TRUSTED} privacy.sample.target_epsilon=8 anomaly.mechanism=dp_prototypes": SEEDS,
     "privacy=sample privacy.sample.target_epsilon=8 anomaly.mechanism=noisy_rows": SEEDS,
     f"privacy=user privacy.user.target_epsilon=8 {MANY}": (0,),
     f"privacy=user privacy.user.target_epsilon=8 {MANY} anomaly.dimension=32": (0,),

@@ -40,7 +40,12 @@ RUNS: dict[str, tuple[str, ...]] = {
     **{f"textures_{s}": (*TEXTURES, f"privacy={s}", COMMON[0]) for s in STYLES},
     "prototypes": (*TEXTURES, "privacy=sample", "anomaly.mechanism=dp_prototypes", COMMON[0]),
     "noisy_rows": (*TEXTURES, "privacy=sample", "anomaly.mechanism=noisy_rows", COMMON[0]),
-    "untrusted": (*TEXTURES, "privacy=sample", "privacy.noise=client", COMMON[0]),
+    "trusted": (*TEXTURES, "privacy=sample", "privacy.noise=server", COMMON[0]),
+    "server_noise": (*DIGITS, "privacy=sample", "privacy.noise=server", *COMMON),
+    "one_noise": (
+        *(*DIGITS, "privacy=hybrid", "privacy.noise=server", "privacy.user.max_grad_norm=5"),
+        *("federation.num_clients=8", *COMMON),
+    ),
     "adaptive": (
         *("task=breast_cancer", "federation.num_clients=60", "federation.sample_rate=0.5"),
         *("privacy=user", "federation.sampler=poisson", "privacy.user.clipping=adaptive"),

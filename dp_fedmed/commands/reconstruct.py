@@ -144,7 +144,7 @@ def _from_answers(overrides: Sequence[str], config: Config, console: Console) ->
         task = bar.add_task("", total=len(demo.STYLES))
         for name, words in demo.STYLES.items():
             bar.update(task, description=f"{name:>14}")
-            styled = compose_for([*demo.SITE_NOISE, *overrides], words)
+            styled = compose_for(overrides, words)
             row, seen = demo.look_into_answer(styled, name)
             found.append((row, seen))
             bar.advance(task)

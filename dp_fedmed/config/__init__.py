@@ -12,6 +12,7 @@ from dp_fedmed.config.choices import EngineName as EngineName
 from dp_fedmed.config.choices import GradMode as GradMode
 from dp_fedmed.config.choices import Loss as Loss
 from dp_fedmed.config.choices import MechanismName as MechanismName
+from dp_fedmed.config.choices import NoisePlace as NoisePlace
 from dp_fedmed.config.choices import OptimizerName as OptimizerName
 from dp_fedmed.config.choices import PartitionName as PartitionName
 from dp_fedmed.config.choices import PrivacyStyle as PrivacyStyle

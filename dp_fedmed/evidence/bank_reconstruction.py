@@ -30,7 +30,6 @@ STYLES: dict[str, tuple[str, ...]] = {
     "sample, ε = 1": ("privacy=sample", "privacy.sample.target_epsilon=1", _TWO_RELEASES),
 }
 #: The site adds the noise: a trusted server would be sent exact means.
-SITE_NOISE = ("privacy.noise=client",)
 
 
 @dataclass(frozen=True)

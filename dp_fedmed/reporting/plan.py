@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_fedmed.planning.forecast import MOST_ROWS, Forecast, Group, Spending
+from dp_fedmed.planning.noise_places import PlacedNoise, noise_places
 from dp_fedmed.planning.outlook import Allowance, Outlook, Signal, allowance, outlook
 from dp_fedmed.planning.suggestions import Suggestion
 from dp_fedmed.privacy.accounting.events import Level
 from dp_fedmed.reporting.plan_words import suggestion_json, suggestion_text, unprotected, warnings
 from dp_fedmed.reporting.shared_data import SharedSpending
-from dp_fedmed.reporting.words import ONE_UNIT, describe_sites, odds, say
+from dp_fedmed.reporting.words import ONE_UNIT, describe_sites, odds, rounded_up, say
 
 SCHEMA = 1
 BARS = "▁▂▃▄▅▆▇█"
@@ -64,6 +65,11 @@ class Plan:
         return {level: allowance(spent, made.method) for level, spent in made.levels.items()}
 
     @functools.cached_property
+    def places(self) -> list[PlacedNoise]:
+        """Who may draw the noise of records, side by side."""
+        return noise_places(self.forecast)
+
+    @functools.cached_property
     def warnings(self) -> list[str]:
         """What is wrong, or may surprise."""
         said = warnings(self.outlook)
@@ -90,6 +96,7 @@ class Plan:
             "weights": self.weights,
             "fast": self.fast,
             "levels": levels,
+            "noise_places": [asdict(place) for place in self.places],
             "warnings": self.warnings,
             "suggestions": [suggestion_json(each) for each in self.suggestions],
             "data_ledger": None if self.shared is None else asdict(self.shared),
@@ -161,6 +168,11 @@ def print_plan(made: Plan, console: Console) -> None:
         console.print(_federation_table(said, said.client_level))
     for level, spent in said.levels.items():
         _print_level(console, made, level, spent)
+    if made.places:
+        console.print(_places_table(made.places))
+        for place in made.places:
+            if place.refused is not None:
+                say(console, place.refused, wrap=True)
     _print_shared(console, made)
     _print_list(console, "Warnings", made.warnings, "yellow")
     by = "" if said.method == "rdp" else " (compared by RDP)"
@@ -170,6 +182,25 @@ def print_plan(made: Plan, console: Console) -> None:
         for each in made.suggestions
     ]
     _print_list(console, f"What would lower the noise, at the same ε{by}", lines, "green")
+
+
+def _places_table(places: Sequence[PlacedNoise]) -> Table:
+    """Who may draw the noise, what that leaves in the sum, and who is promised what."""
+    table = Table(title="Who draws the noise of records", **TABLE)
+    for head in ("privacy.noise", "noise in the sum", "trusted", "ε: server", "ε: others"):
+        table.add_column(head)
+    chosen = next(place for place in places if place.is_chosen)
+    for place in places:
+        change = place.noise / chosen.noise
+        more = "" if place.is_chosen else f" (×{change:.2g})"
+        trusted = "nobody" if place.server is not None else "the server"
+        seen = "no promise" if place.server is None else f"{rounded_up(place.server)}"
+        row = [f"{place.noise:.3g}·C{more}", trusted, seen, f"{rounded_up(place.others)}"]
+        if place.refused is not None:
+            row = ["refused", "", "", ""]
+        mark = " (this plan)" if place.is_chosen else ""
+        table.add_row(f"{place.place}{mark}", *row)
+    return table
 
 
 def _client_table(made: Forecast) -> Table:

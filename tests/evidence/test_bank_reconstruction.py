@@ -18,7 +18,6 @@ def test_a_memory_bank_holds_patches_as_they_are_and_a_noised_statistic_holds_no
         "task=textures",
         "data.num_records=60",
         "data.image_size=32",
-        *bank_reconstruction.SITE_NOISE,
     )
     small += ("federation.num_clients=3", "anomaly.coreset_size=300")
     rows = {}
