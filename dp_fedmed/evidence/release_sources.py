@@ -27,7 +27,7 @@ from dp_fedmed.config import Config, GradMode, OptimizerName, TaskKind
 from dp_fedmed.data import DataSet, Records
 from dp_fedmed.data.records import joined
 from dp_fedmed.evidence.audited_run import OVER, planned_privacy
-from dp_fedmed.evidence.findings import AuditTarget
+from dp_fedmed.evidence.findings import QUIET, AuditTarget
 from dp_fedmed.evidence.one_release import Arrays
 from dp_fedmed.federation import ClientPlan, PrivacyPlan, RecordOrder
 from dp_fedmed.learning import (
@@ -40,6 +40,7 @@ from dp_fedmed.learning import (
 )
 from dp_fedmed.learning.anomaly.features import FeatureCache, PatchFeatures
 from dp_fedmed.planning.plan import make_sampler
+from dp_fedmed.privacy.mechanisms import RecordSums, ServerMechanism
 from dp_fedmed.privacy.mechanisms.base import add
 from dp_fedmed.privacy.streams import RoundStreams
 
@@ -181,12 +182,19 @@ def _plan(config: Config, target: AuditTarget, records: int) -> PrivacyPlan:
         event = make_sampler(config).event(
             noise_multiplier=sigma, population=config.federation.num_clients
         )
-        return PrivacyPlan(delta_sample=None, delta_user=target.delta, clients={}, user_event=event)
+        clients = _two_clients(records, QUIET) if config.record_noise_at_server else {}
+        return PrivacyPlan(
+            delta_sample=None, delta_user=target.delta, clients=clients, user_event=event
+        )
+    clients = _two_clients(records, sigma)
+    return PrivacyPlan(delta_sample=target.delta, delta_user=None, clients=clients, user_event=None)
+
+
+def _two_clients(records: int, sigma: float) -> dict[str, ClientPlan]:
     own = ClientPlan(
         records=records, sample_rate=1.0, steps=1, participations=None, noise_multiplier=sigma
     )
-    clients = {SITE: own, OTHER: own}
-    return PrivacyPlan(delta_sample=target.delta, delta_user=None, clients=clients, user_event=None)
+    return {SITE: own, OTHER: own}
 
 
 def _one_step(config: Config, target: AuditTarget) -> Config:
@@ -300,7 +308,7 @@ class RecordRelease:
         if self.config.releases_rows:
             rows = count * self.config.anomaly.rows_per_image
             return {name: value[:rows].astype(np.float64) for name, value in answer.items()}
-        if self.is_statistic and self.config.record_noise_at_server:
+        if self.config.record_noise_at_server:
             plan = _plan(self.config, self.target, count)
             return _released(self.config, plan, {SITE: answer}, secrets)
         sign = 1.0 if self.is_statistic else -1.0  # a step goes against the gradient
@@ -350,15 +358,27 @@ def _enlarged(answer: State, norm: float) -> State:
     }
 
 
+def _as_sum(mechanism: ServerMechanism, answer: State, name: str) -> Mapping[str, NDArray[Any]]:
+    """What a hostile client would send: as much as a server that adds up sums lets through."""
+    if not isinstance(mechanism, RecordSums) or mechanism.client_norm is None:
+        return answer
+    if all(value.dtype.kind == "i" for value in answer.values()):
+        return answer
+    most = min(mechanism.client_norm, mechanism.max_norm * mechanism.records[name])
+    steps, _ = mechanism.sums.bounded(list(answer.values()), most)
+    return dict(zip(answer, steps, strict=True))
+
+
 def _released(
     config: Config, plan: PrivacyPlan, answers: Mapping[str, State], secrets: RoundStreams
 ) -> Arrays:
     """These answers, summed and noised by the mechanism of a run."""
-    mechanism = server_mechanism(config, plan, make_sampler(config))
+    weights = sum(value.size for value in next(iter(answers.values())).values())
+    mechanism = server_mechanism(config, plan, make_sampler(config), weights=weights)
     if mechanism is None:
         raise ValueError("the server noises nothing here")
     total = mechanism.empty(next(iter(answers.values())))
     for name, answer in answers.items():
-        add(total, mechanism.bound(answer, client=name))
+        add(total, mechanism.bound(_as_sum(mechanism, answer, name), client=name))
     shown = mechanism.release(total, secrets)
     return {name: value * mechanism.expected_cohort for name, value in shown.items()}

@@ -94,7 +94,10 @@ def signals(made: Forecast, weights: int | None) -> dict[str, Signal]:
     found: dict[str, Signal] = {}
     if made.binding is not None:
         batch = made.binding.plan.sample_rate * made.binding.plan.records
-        found[Level.sample] = _signal(made.binding.spending, batch, weights, averaged=made.cohort)
+        # One noise for the sum of all, or one at each client, which the average is over.
+        each = 1.0 if made.config.record_noise_at_server else made.cohort
+        units = batch * made.cohort / each
+        found[Level.sample] = _signal(made.binding.spending, units, weights, averaged=each)
     if made.client_level is not None:
         found[Level.user] = _signal(made.client_level, made.cohort, weights)
     return found

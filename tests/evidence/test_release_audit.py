@@ -21,7 +21,7 @@ from dp_fedmed.evidence.one_release import Pair, Seen, attack
 from dp_fedmed.evidence.release_audit import audit_release
 from dp_fedmed.evidence.release_sources import attacked
 from dp_fedmed.privacy import clip_l2_rows
-from dp_fedmed.privacy.mechanisms import private_sum
+from dp_fedmed.privacy.mechanisms import RecordSums, private_sum
 from tests.evidence.broken import unclipped, weaker_noise, without_checks
 from tests.evidence.test_audit import client_level, record_level
 
@@ -197,6 +197,23 @@ def test_an_images_vector_without_its_bound_is_found(monkeypatch: Patch) -> None
     found = one_release(anomaly("privacy.noise=client"))
     assert found.verdict is Verdict.exceeded
     assert found.attacked["moved"] > 5.0
+
+
+@pytest.mark.parametrize("style", ["sample", "hybrid"])
+def test_one_noise_for_all_holds_for_every_unit(style: str) -> None:
+    words = [f"privacy={style}", "privacy.noise=server", "federation.num_clients=20"]
+    config = compose([*words, "training.local_steps=1", "training.batch_size=100000"])
+    for unit in range(2 if style == "hybrid" else 1):
+        found = one_release(config, unit=unit, trials=100)
+        assert found.verdict is not Verdict.exceeded
+        assert 0.5 < found.attacked["moved"] <= 1.001, "in units of what a unit may move"
+
+
+def test_one_noise_that_is_too_small_is_found(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(RecordSums, "std", property(lambda self: 0.05 * self.max_norm))
+    words = ["privacy=sample", "privacy.noise=server", "federation.num_clients=5"]
+    config = compose([*words, "training.local_steps=1", "training.batch_size=100000"])
+    assert one_release(config).verdict is Verdict.exceeded
 
 
 def test_hybrid_anomalies_have_both_units() -> None:
