@@ -11,14 +11,14 @@ from dp_fedmed.federation.secure_aggregation import SecureClient, SecureServer, 
 from dp_fedmed.federation.secure_aggregation.masks import add_mask
 
 
-def measure() -> list[Row]:
+def rows() -> list[Row]:
     total = np.zeros(1_000_000, np.uint64)
     mask = best_of(5, lambda: add_mask(total, bytes(32), 1))
-    rows = [Row("one mask of 1M integers", 1e3 * mask, 10, "ms")]
+    found = [Row("one mask of 1M integers", 1e3 * mask, 10, "ms")]
     for clients in (10, 100):
         for length in (10_000, 1_000_000):
-            rows += _attempt(clients, length)
-    return rows
+            found += _attempt(clients, length)
+    return found
 
 
 def _attempt(clients: int, length: int) -> list[Row]:
