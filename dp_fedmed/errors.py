@@ -108,6 +108,18 @@ class TooFewClients(DPFedMedError, RuntimeError):
     """A round ended with fewer usable replies than `federation.min_clients`."""
 
 
+class SecureAggregationError(DPFedMedError, RuntimeError):
+    """An attempt at secure aggregation that cannot go on."""
+
+
+class MaskingRefused(SecureAggregationError):
+    """A party was sent something that secure aggregation does not allow; it names no secret."""
+
+
+class NotUnmasked(SecureAggregationError):
+    """Too few clients are left for the sum of an attempt to be unmasked."""
+
+
 class EngineLost(DPFedMedError, RuntimeError):
     """A worker of the engine is gone, and the engine does not replace it."""
 
