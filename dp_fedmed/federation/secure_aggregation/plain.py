@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any, Final, Self, get_origin, get_type_hints
 
 from dp_fedmed.errors import MaskingRefused
-from dp_fedmed.privacy.streams.digests import length_prefixed
+from dp_fedmed.privacy.streams.keys import length_prefixed
 
 Record = dict[str, int | str | bytes | list[str] | list[bytes]]
 NAMES: Final = ".names"  # a mapping is sent as two lists, of which this one has the keys

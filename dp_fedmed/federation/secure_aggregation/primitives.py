@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
 
 from dp_fedmed.errors import MaskingRefused
-from dp_fedmed.privacy.streams.digests import length_prefixed
+from dp_fedmed.privacy.streams.keys import length_prefixed
 
 KEY_BYTES: Final = 32
 SEED_BYTES: Final = 16  # what Shamir's field holds
