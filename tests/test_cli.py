@@ -33,6 +33,8 @@ def test_a_config_folder_of_ones_own_is_known_to_every_command(
     assert "my_breast_cancer" in capsys.readouterr().out or command == ["data"]
     assert main([*command, "--config-dir=elsewhere", "task=mine"]) == 2
     assert f"--config-dir {own.parent}/elsewhere is not a folder" in capsys.readouterr().err
+    assert main([*command, "task=mine", "--config-dir"]) == 2
+    assert "--config-dir (nothing) is not a folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

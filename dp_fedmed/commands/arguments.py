@@ -108,10 +108,10 @@ def with_config_dir(arguments: Sequence[str]) -> list[str]:
     folders = []
     for flag, value in taken:
         folder = Path(value).expanduser()
-        if not folder.is_dir() or not str(folder):
+        if not value or not folder.is_dir():
             raise ConfigError(
-                f"{flag} {folder.absolute()} is not a folder: give one that holds groups of your "
-                "own, for example one with task/my_task.yaml in it"
+                f"{flag} {folder.absolute() if value else '(nothing)'} is not a folder: give one "
+                "that holds groups of your own, for example one with task/my_task.yaml in it"
             )
         folders.append(folder.resolve())
     if not folders:
