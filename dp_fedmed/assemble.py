@@ -24,7 +24,13 @@ from dp_fedmed.planning.plan import (
     record_adjacency,
     round_shape,
 )
-from dp_fedmed.privacy.mechanisms import DPSGD, MECHANISMS, RecordMechanism, ServerMechanism
+from dp_fedmed.privacy.mechanisms import (
+    DPSGD,
+    MECHANISMS,
+    RecordMechanism,
+    ServerMechanism,
+    StatisticMean,
+)
 from dp_fedmed.reporting.plan_words import anomaly_advice, delta_warnings, warnings_of_run
 from dp_fedmed.reporting.run_log import log_to
 from dp_fedmed.run import Observer, RunResult, ServerRun
@@ -218,9 +224,11 @@ def record_sums(
     """
     own = next(iter(plan.clients.values()))
     records = {name: each.records for name, each in plan.clients.items()}
-    norm, moved = 1.0, 1.0
-    if config.task.kind is not TaskKind.anomaly:
-        norm = config.privacy.sample.max_grad_norm
+    norm = config.privacy.sample.max_grad_norm  # 1 in an anomaly task
+    if config.task.kind is TaskKind.anomaly:
+        vectors = _statistic(config, own.noise_multiplier, max(records.values()))
+        moved = vectors.sensitivity(weights=weights)
+    else:
         steps = _dp_sgd(config, own.noise_multiplier, own.sample_rate, 1, "hooks")
         moved = steps.sensitivity(weights=weights, records=max(records.values()))
     if moved > MOST_ROUNDING * norm:
@@ -259,6 +267,17 @@ def _dp_sgd(config: Config, sigma: float, q: float, steps: int, grad_mode: str) 
     return made
 
 
+def _statistic(config: Config, sigma: float, records: int) -> StatisticMean:
+    made: StatisticMean = MECHANISMS["statistic_mean"](
+        noise_multiplier=sigma,
+        records=records,
+        noised_by="server" if config.record_noise_at_server else "client",
+        client_norm=_client_norm(config),
+        adjacency=record_adjacency(config),
+    )
+    return made
+
+
 def _client_norm(config: Config) -> float | None:
     """The bound of a client's whole sum, where one noise protects records and clients."""
     both = config.record_noise_at_server and config.privacy.style.protects_clients
@@ -288,13 +307,7 @@ def record_mechanism(config: Config, order: RecordOrder, records: int) -> Record
             noise_multiplier=sigma, rows_per_record=config.anomaly.rows_per_image
         )
     else:
-        made = MECHANISMS["statistic_mean"](
-            noise_multiplier=sigma,
-            records=records,
-            noised_by="server" if config.record_noise_at_server else "client",
-            client_norm=_client_norm(config),
-            adjacency=record_adjacency(config),
-        )
+        made = _statistic(config, sigma, records)
     return made
 
 

@@ -12,7 +12,7 @@ for differential privacy").
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -201,9 +201,13 @@ class PrivateSum:
         return self.grid.truncated(clip_l2_rows(wide, max_norm=limit).rows)
 
     def fits(self, arrays: Sequence[Ints], max_norm: float | None = None) -> bool:
-        """Whether integers of another party have at most norm C, or the one given."""
+        """Whether integers of another party have at most norm C, or the one given.
+
+        What `bounded` made always fits, whatever zeros stand beside it: only numbers other than
+        zero can make a norm wrong, so only they count for the margin.
+        """
         flat = [part.reshape(-1) for part in arrays]
-        dimension = sum(part.size for part in flat)
+        dimension = sum(int(np.count_nonzero(part)) for part in flat)
         bound = self.max_norm if max_norm is None else max_norm
         limit = bound * (1.0 - dimension * _ROUNDOFF)
         return _norm(flat)[0] <= limit / self.grid.step
@@ -211,6 +215,11 @@ class PrivateSum:
     def projection_rounding(self, max_norm: float, dimension: int) -> float:
         """How far apart two sums may be moved by `bounded`, besides truncation, by rounding."""
         return max_norm * (dimension + 8.0) * 4.0 * _ROUNDOFF
+
+    def projected_sensitivity(self, max_norm: float, dimension: int) -> float:
+        """How far one contribution can move a sum of them that is then projected to a norm."""
+        truncation = math.sqrt(dimension) * self.grid.step
+        return self.max_norm + truncation + self.projection_rounding(max_norm, dimension)
 
     def release(
         self,
@@ -255,7 +264,7 @@ def _norm(flat: Sequence[NDArray[Any]]) -> tuple[float, float]:
     Numbers so small that their squares vanish are far below one step of any grid.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        squares = math.fsum(float(np.dot(w, w)) for part in flat for w in _wide(part))
+        squares = _sum(float(np.dot(w, w)) for part in flat for w in _wide(part))
         if math.isfinite(squares):
             return math.sqrt(squares), 1.0
         if not all(np.isfinite(part).all() for part in flat):
@@ -264,6 +273,13 @@ def _norm(flat: Sequence[NDArray[Any]]) -> tuple[float, float]:
         peak = 2.0 ** (math.frexp(largest)[1] - 1)
         squares = math.fsum(float(np.dot(w, w)) for part in flat for w in _wide(part, peak))
         return math.sqrt(squares), peak
+
+
+def _sum(terms: Iterable[float]) -> float:
+    try:
+        return math.fsum(terms)
+    except OverflowError:  # finite terms whose sum is not
+        return math.inf
 
 
 def _truncated(flat: NDArray[Any], factor: float, peak: float) -> Ints:

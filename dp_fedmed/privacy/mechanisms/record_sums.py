@@ -95,11 +95,16 @@ class RecordSums(ClientUpdates):
         return zeros_like(like)
 
     def bound(self, contribution: Arrays, /, client: str = "") -> State:
-        """A client's sum; zero if it is longer than that of its records, or of a client, can be."""
+        """A client's sum; zero if it is longer than that of its records can be.
+
+        Where clients are protected, a longer one is projected. An honest client has done so, and
+        its sum passes as it is: were it left out instead, one record could move a whole sum.
+        """
         steps, sums = list(contribution.values()), self.sums
         # One more than there are records: rounding may lengthen a sum by a little.
-        fits = sums.fits(steps, sums.max_norm * (self.records[client] + 1))
-        if self.client_norm is not None:
-            fits = fits and sums.fits(steps, self.client_norm)
-        kept = dict(contribution) if fits else zeros_like(contribution)
+        if not sums.fits(steps, sums.max_norm * (self.records[client] + 1)):
+            steps = list(zeros_like(contribution).values())
+        if self.client_norm is not None and not sums.fits(steps, self.client_norm):
+            steps = sums.bounded([sums.grid.values(part) for part in steps], self.client_norm)[0]
+        kept = dict(zip(contribution, steps, strict=True))
         return {**kept, BELOW: np.zeros(1, np.int64)}

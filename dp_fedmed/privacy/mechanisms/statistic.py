@@ -90,6 +90,12 @@ class StatisticMean(OneRelease):
         """Besides, the grid."""
         return {**super().order(), "grid": self.sums.grid.step}
 
+    def sensitivity(self, *, weights: int) -> float:
+        """How far one record can move the sum: 1, and what projecting the sum adds to it."""
+        if self.client_norm is None:
+            return BOUND
+        return self.sums.projected_sensitivity(self.client_norm, weights)
+
     def bound(self, contribution: NDArray[Any], /) -> Ints:
         """Vectors of norm at most 1, in steps of the grid."""
         return self.sums.bounded_rows(contribution)

@@ -98,6 +98,7 @@ HOSTILE = {
     "just above": [np.full(1000, 0.3 / math.sqrt(1000) * (1 + 2**-52))],
     "just at C": [np.full(1000, 0.3 / math.sqrt(1000))],
     "huge": [np.full(7, 1.7e308), np.full(2, -1.7e308)],
+    "squares whose sum overflows": [np.full(3, 1.2e154), np.full(70_000, 1e152)],
     "tiny": [np.full(7, 5e-324), np.full(9, 1e-200)],
     "one huge value": [np.array([1e300, 1.0, -1e-300])],
     "half precision": [np.full(50, 6e4, np.float16)],

@@ -110,7 +110,8 @@ def test_a_clients_sum_is_bounded_where_clients_are_protected() -> None:
     unit = int(1 / mechanism.sums.grid.step)
     inside, outside = ({"w": np.array([n * unit, 0])} for n in (3, 5))
     assert mechanism.bound(inside, client="a")["w"][0] == 3 * unit
-    assert not mechanism.bound(outside, client="a")["w"].any()
+    projected = int(mechanism.bound(outside, client="a")["w"][0])
+    assert 3.999 * unit < projected <= 4 * unit, "projected, not left out"
     own = DPSGD(
         noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=1.0, steps=1, grad_mode="hooks",
         physical_batch_size=8, noised_by="server", client_norm=4.0,
@@ -140,3 +141,42 @@ def test_projecting_a_clients_sum_does_not_lengthen_what_a_record_moves() -> Non
 def test_an_order_tells_one_noise_from_another() -> None:
     orders = [both().order(), both(sigma=20.0).order(), both(client_sigma=3.0).order()]
     assert len({tuple(order.items()) for order in orders}) == 3
+
+
+@pytest.mark.parametrize("frozen", [0, 1_000_000, 12_000_000])
+@pytest.mark.parametrize("norm", [1.0, 10.0, 100.0])
+def test_an_honest_clients_sum_passes_as_it_is_beside_any_number_of_frozen_weights(
+    frozen: int, norm: float
+) -> None:
+    """Were it refused, the record that takes a sum across the bound would move all of it."""
+    own = DPSGD(
+        noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=1.0, steps=1, grad_mode="hooks",
+        physical_batch_size=8, noised_by="server", client_norm=norm,
+    )  # fmt: skip
+    mechanism = RecordSums(
+        PrivacyEvent.full(unit="client", noise_multiplier=1.0),
+        records={"a": 1000},
+        noise_multiplier=1.0,
+        client_norm=norm,
+    )
+    still = np.zeros(frozen, np.int64)
+    rng = np.random.default_rng(2)
+    for length in (0.9, 1.0, 1.0 + 2.0**-50, 1.5, 9.0):
+        gradients = rng.normal(size=130)
+        gradients *= length * norm / np.linalg.norm(gradients)
+        (steps,) = own.exact_sum([gradients])
+        kept = mechanism.bound({"w": steps, "frozen": still}, client="a")
+        assert np.array_equal(kept["w"], steps), (length, norm)
+
+
+def test_a_projected_statistic_is_charged_with_what_rounding_adds() -> None:
+    own = StatisticMean(noise_multiplier=30.0, records=30, noised_by="server", client_norm=2.0)
+    allowed = own.sensitivity(weights=5000)
+    assert 1.0 < allowed < 1.0001
+    assert StatisticMean(noise_multiplier=1.0, records=3).sensitivity(weights=9) == 1.0
+    streams = RoundStreams(NoiseKey.from_public_seed(1), "run", 1, bytes(32))
+    vectors = np.abs(np.random.default_rng(3).normal(size=(30, 5000)))
+    rows = own.bound(vectors)
+    sums = [own.release(part.sum(0), streams).astype(object) for part in (rows, rows[1:])]
+    moved = Fraction(int(((sums[0] - sums[1]) ** 2).sum())) * Fraction(own.sums.grid.step) ** 2
+    assert moved <= Fraction(allowed) ** 2
