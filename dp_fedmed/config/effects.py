@@ -133,7 +133,7 @@ EFFECTS: tuple[Effect, ...] = (
     ),
     _data(
         "data.test_fraction",
-        *("breast_cancer", "digits", "cells", "textures", "nnunet_folder"),
+        *("breast_cancer", "diabetes", "digits", "cells", "textures", "nnunet_folder"),
         needs="data without a test part, such as task=digits",
     ),
     _with("data.max_records_per_group", "data.group_by", "patient", needs="data.group_by"),

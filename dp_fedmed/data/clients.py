@@ -77,6 +77,7 @@ def deployed_records(config: Config, data: DataSet) -> tuple[Records, Records]:
         seed=config.seed,
         client=0,
         ids=ids,
+        key="data.val_fraction",
     )
     return whole.subset(_capped(config, whole, train)), whole.subset(val)
 

@@ -157,7 +157,13 @@ def in_proportion(records: Records, own: Records, *, seed: int, client: str) -> 
 
 
 def split_client(
-    indices: Array, *, val_fraction: float, seed: int, client: int, ids: Array | None = None
+    indices: Array,
+    *,
+    val_fraction: float,
+    seed: int,
+    client: int,
+    ids: Array | None = None,
+    key: str = "data.client_val_fraction",
 ) -> tuple[Indices, Indices]:
     """One client's (training, local validation) indices, both sorted.
 
@@ -165,7 +171,8 @@ def split_client(
     trains on it and has an empty validation part; ``val_fraction=0`` means no validation part.
 
     With `ids` (`Records.patient` at these indices), all records of an id go to one side by a hash
-    of that id, whoever else is there: then sizes vary, and validation may have nothing.
+    of that id, whoever else is there: then sizes vary, and validation may have nothing. `key` is
+    the setting that the fraction comes from.
 
     Raises:
         ConfigError: if all of them go to validation.
@@ -185,7 +192,7 @@ def split_client(
     is_val = draws[unit] < val_fraction
     if n and is_val.all():
         raise ConfigError(
-            f"data.client_val_fraction={val_fraction:g} leaves a client nothing to train on, since "
-            "patients stay whole: use data.client_val_fraction=0, or fewer and larger clients"
+            f"{key}={val_fraction:g} leaves a client nothing to train on, since patients stay "
+            f"whole: use {key}=0, or fewer and larger clients"
         )
     return np.sort(indices[~is_val]), np.sort(indices[is_val])

@@ -71,7 +71,7 @@ BOTH: dict[str, tuple[str, str]] = {
     "data.num_records": ("task=cells", "task=digits"),
     "data.image_size": ("task=cells", "task=breast_cancer"),
     "data.val_fraction": ("task=digits", "task=medmnist"),
-    "data.test_fraction": ("task=digits", "task=fashion_mnist"),
+    "data.test_fraction": ("task=diabetes", "task=fashion_mnist"),
     "data.max_records_per_group": ("data.group_by=patient", "data.group_by=null"),
     "data.partition.alpha": ("data.partition.name=dirichlet", "data.partition.name=iid"),
     "data.partition.classes_per_client": (

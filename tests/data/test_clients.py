@@ -158,3 +158,17 @@ def test_what_is_shown_is_what_is_trained_on(
     monkeypatch.chdir(tmp_path)
     assert main(["data", *words]) == 0
     assert f"{sum(sizes)} training records" in capsys.readouterr().out
+
+
+def test_a_site_that_keeps_nothing_to_train_on_is_told_its_own_key() -> None:
+    config = compose(["privacy=none", "data.val_fraction=0.5"])
+    records = study()
+    one_patient = whole(replace(records, patient=np.full(len(records), "p")))
+    told = []
+    for seed in range(12):
+        try:
+            deployed_records(config.replace(seed=seed), one_patient)
+        except ConfigError as error:
+            told.append(str(error))
+    assert told, "about half of all seeds send the one patient to validation"
+    assert all("data.val_fraction=0.5" in said and "client_val" not in said for said in told)
