@@ -13,9 +13,10 @@ import pytest
 from dp_fedmed.assemble import client_runtime
 from dp_fedmed.cli import main
 from dp_fedmed.config import Config, PartitionName, compose
-from dp_fedmed.data import DataSet, Records, load_data, training_parts
+from dp_fedmed.data import DataSet, Records, clients, load_data, training_parts
 from dp_fedmed.data.clients import client_indices, deployed_records
 from dp_fedmed.data.records import joined
+from dp_fedmed.data.splits import split_client
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.launch import run_federation
 from tests.studies import STUDY, study, whole
@@ -160,15 +161,18 @@ def test_what_is_shown_is_what_is_trained_on(
     assert f"{sum(sizes)} training records" in capsys.readouterr().out
 
 
-def test_a_site_that_keeps_nothing_to_train_on_is_told_its_own_key() -> None:
+def test_a_site_that_keeps_nothing_to_train_on_is_told_its_own_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: dict[str, object] = {}
+
+    def noted(indices: np.ndarray, **settings: object) -> object:
+        given.update(settings)
+        everybody = {**settings, "val_fraction": 1.0}
+        return split_client(indices, **everybody)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(clients, "split_client", noted)
     config = compose(["privacy=none", "data.val_fraction=0.5"])
-    records = study()
-    one_patient = whole(replace(records, patient=np.full(len(records), "p")))
-    told = []
-    for seed in range(12):
-        try:
-            deployed_records(config.replace(seed=seed), one_patient)
-        except ConfigError as error:
-            told.append(str(error))
-    assert told, "about half of all seeds send the one patient to validation"
-    assert all("data.val_fraction=0.5" in said and "client_val" not in said for said in told)
+    with pytest.raises(ConfigError, match=r"^data\.val_fraction=1 leaves a client nothing"):
+        deployed_records(config, whole(study()))
+    assert given["val_fraction"] == 0.5
