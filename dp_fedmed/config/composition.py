@@ -176,6 +176,7 @@ def from_yaml(text: str, run_dir: Path | None = None) -> Config:
     from omegaconf import OmegaConf
 
     stored = OmegaConf.create(text)
+    _renew(stored)
     known = leaf_keys()
     unknown = [key for key in keys_of_tree(OmegaConf.to_container(stored)) if key not in known]
     if unknown:
@@ -183,6 +184,24 @@ def from_yaml(text: str, run_dir: Path | None = None) -> Config:
 
         raise ConfigError(another_version(unknown[0], run_dir))
     return from_dictconfig(stored)  # type: ignore[arg-type]
+
+
+def _renew(stored: Any) -> None:
+    """Puts settings of earlier versions into today's words, so that their runs are still read."""
+    from omegaconf import OmegaConf
+
+    trusted = OmegaConf.select(stored, "anomaly.server_trusted")
+    if trusted is None:
+        return
+    del stored.anomaly["server_trusted"]
+    decided = {
+        "task.kind": "anomaly",
+        "privacy.style": "sample",
+        "federation.topology": "federated",
+    }
+    has_sums = OmegaConf.select(stored, "anomaly.mechanism") != "noisy_rows"
+    if trusted and has_sums and all(OmegaConf.select(stored, k) == v for k, v in decided.items()):
+        stored.privacy.noise = "server"
 
 
 def from_run_config(run_config: Mapping[str, Any], run_id: int = 0) -> Config:

@@ -166,3 +166,25 @@ def test_help_lists_every_setting_with_its_meaning(capsys: pytest.CaptureFixture
     shown = capsys.readouterr().out
     for key, known in settings().items():
         assert re.search(rf"^ *{re.escape(key)} +{re.escape(known.meaning)}", shown, re.M), key
+
+
+@pytest.mark.parametrize(
+    ("words", "trusted", "noise"),
+    [
+        (["task=textures", "privacy=sample"], "true", "server"),
+        (["task=textures", "privacy=sample"], "false", None),
+        (["task=textures", "privacy=user"], "true", None),
+        (["task=textures", "privacy=sample", "federation=centralized"], "true", None),
+        (["task=textures", "privacy=sample", "anomaly.mechanism=noisy_rows"], "true", None),
+        (["privacy=sample"], "true", None),
+    ],
+)
+def test_runs_that_knew_a_trusted_server_are_still_read(
+    words: list[str], trusted: str, noise: str | None
+) -> None:
+    text = compose(words).to_yaml()
+    old = text.replace("anomaly:\n", f"anomaly:\n  server_trusted: {trusted}\n")
+    old = old.replace("  noise: null\n", "")
+    assert "server_trusted" in old
+    assert "  noise: " not in old
+    assert from_yaml(old).privacy.noise == noise

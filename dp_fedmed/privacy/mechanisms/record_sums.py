@@ -77,8 +77,6 @@ class RecordSums(ClientUpdates):
     @property
     def std(self) -> float:
         """Standard deviation of the noise: enough for a record, and for a client."""
-        if self.noise_multiplier == 0.0:
-            return 0.0
         std = gaussian_std(noise_multiplier=self.record_noise, sensitivity=self.sensitivity)
         if self.client_norm is None:
             return std
