@@ -86,6 +86,12 @@ EFFECTS: tuple[Effect, ...] = (
         None,
         needs="privacy.sample.target_epsilon and no privacy.sample.noise_multiplier",
     ),
+    Effect(
+        "privacy.sample.calibration training.momentum",
+        "privacy.noise",
+        lambda config: not config.record_noise_at_server,
+        "privacy.noise=client: one noise has one σ for all, and the server takes each step",
+    ),
     _with("privacy.user.target_quantile privacy.user.clip_lr", CLIPPING, "adaptive"),
     Effect(
         "task.loss model. privacy.sample.grad_mode privacy.sample.physical_batch_size "
