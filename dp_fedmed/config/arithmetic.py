@@ -89,9 +89,10 @@ def not_against_server(config: Config) -> list[str]:
     if config.federation.topology is Topology.centralized and config.privacy.style.protects_records:
         said.append("One site holds all records and trains: the guarantee is for the model's users")
     elif config.record_noise_at_server:
+        other = "null" if config.privacy.style.protects_clients else "client"
         said.append(
             "The server is trusted, and promised nothing: clients send it exact sums over their "
-            "records, and it adds the noise (privacy.noise=client has each client add its own)"
+            f"records, and it adds the noise (privacy.noise={other} has each client add its own)"
         )
     if config.privacy.style.protects_clients:
         said.append(

@@ -98,6 +98,11 @@ def mechanism_sentence(facts: RunFacts, unit: str) -> str:
     norm = plain(held.get("max_grad_norm"))
     if unit == "client":
         how = "adaptively" if held.get("clipping") == "adaptive" else f"to norm {norm}"
+        if facts.guarantees.get("record", {}).get("noise_added_by") == "the server":
+            return (
+                f"Each client's sum over its records is clipped {how}, and the noise that the "
+                "server adds to the sum of all protects records and clients."
+            )
         return (
             f"Each client's whole update is clipped {how}, and the server adds Gaussian noise to "
             "the sum before it uses it."
