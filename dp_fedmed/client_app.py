@@ -47,6 +47,18 @@ def build_client_app(
     def ready(message: Message, context: Context) -> Message:
         return check_ready(message, context, runtime_for)
 
+    @app.query("keys")
+    def keys(message: Message, context: Context) -> Message:
+        return answer("tell its keys", ClientRuntime.advertise, message, context, runtime_for)
+
+    @app.query("shares")
+    def shares(message: Message, context: Context) -> Message:
+        return answer("share its secrets", ClientRuntime.share, message, context, runtime_for)
+
+    @app.query("unmask")
+    def unmask(message: Message, context: Context) -> Message:
+        return answer("help to unmask", ClientRuntime.unmask, message, context, runtime_for)
+
     @app.train()
     def train(message: Message, context: Context) -> Message:
         return answer("train", ClientRuntime.train, message, context, runtime_for)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dp_fedmed.config.choices import Topology
+from dp_fedmed.config.quorum import quorum
 from dp_fedmed.config.schema import Config
 from dp_fedmed.config.setting import Resume
 from dp_fedmed.config.tree import get, leaf_keys, settings
@@ -88,15 +89,27 @@ def not_against_server(config: Config) -> list[str]:
     said = []
     if config.federation.topology is Topology.centralized and config.privacy.style.protects_records:
         said.append("One site holds all records and trains: the guarantee is for the model's users")
+    elif config.masks:
+        said.append(_behind_masks(config))
     elif config.record_noise_at_server:
         other = "null" if config.privacy.style.protects_clients else "client"
         said.append(
             "The server is trusted, and promised nothing: clients send it exact sums over their "
             f"records, and it adds the noise (privacy.noise={other} has each client add its own)"
         )
-    if config.privacy.style.protects_clients:
+    if config.client_noise_at_server:
         said.append(
             "One client's guarantee is not against the server, which sees each update before it "
             "adds the noise"
         )
     return said
+
+
+def _behind_masks(config: Config) -> str:
+    agreed = quorum(config)
+    return (
+        "The server learns the noised sum of a round and no single answer, if it follows the "
+        f"protocol of secure aggregation and at most {agreed.colluding} of a round's "
+        f"{agreed.clients} clients tell it what they know; a server that makes up clients or "
+        "exchanges their keys is not covered"
+    )

@@ -10,8 +10,6 @@ from dp_fedmed.config.choices import (
     Clipping,
     EngineName,
     Loss,
-    NoisePlace,
-    OptimizerName,
     PrivacyStyle,
     SamplerName,
     ServerOptimizerName,
@@ -20,7 +18,9 @@ from dp_fedmed.config.choices import (
     Weighting,
 )
 from dp_fedmed.config.named_code import MODULE, refuse_code
+from dp_fedmed.config.noise_checks import noise_place, secure_aggregation
 from dp_fedmed.config.own_data import refuse_unread_path
+from dp_fedmed.config.quorum import cohort_size
 from dp_fedmed.config.schema import Config
 from dp_fedmed.config.tree import assignment, get, settings
 from dp_fedmed.errors import ConfigError
@@ -66,14 +66,6 @@ def num_releases(mechanism: str) -> int:
     (2, 1)
     """
     return RELEASES.get(str(mechanism), 2)
-
-
-def cohort_size(config: Config) -> int:
-    """The (expected) number of clients in a round, at least one."""
-    federation = config.federation
-    if federation.sampler is SamplerName.all:
-        return config.num_sites
-    return max(1, round(federation.sample_rate * config.num_sites))
 
 
 def _numbers(config: Config) -> Iterator[str]:
@@ -207,47 +199,6 @@ def _privacy(config: Config) -> Iterator[str]:
         )
 
 
-def _noise(config: Config) -> Iterator[str]:
-    """Refuses noise in a place where nothing is added up, or where one step is not one sum."""
-    privacy, training = config.privacy, config.training
-    if privacy.noise is NoisePlace.client and privacy.style.protects_clients:
-        yield (
-            "{privacy.noise} contradicts {privacy.style}: a whole client hides in the sum of all, "
-            "which the server noises; use privacy.noise=server, or null for a client's own noise "
-            "on its records besides"
-        )
-    if not config.record_noise_at_server:
-        return
-    if config.federation.topology is not Topology.federated:
-        yield (
-            "{privacy.noise} contradicts {federation.topology}: no server adds up what clients "
-            "answer; use privacy.noise=client"
-        )
-    if config.releases_rows:
-        yield (
-            "{privacy.noise} contradicts {anomaly.mechanism}: rows do not add up, so there is no "
-            "sum to noise; use privacy.noise=client"
-        )
-    if privacy.style.protects_clients and privacy.user.clipping is not Clipping.fixed:
-        yield (
-            "{privacy.user.clipping} contradicts {privacy.noise}: one noise for records and "
-            "clients needs norms that stay; use privacy.user.clipping=fixed"
-        )
-    if config.task.kind is TaskKind.anomaly:
-        return
-    if training.local_steps != 1:
-        yield (
-            "{training.local_steps} contradicts {privacy.noise}: the second step of a round would "
-            "depend on a first that nobody has noised; use training.local_steps=1"
-        )
-    if training.optimizer is not OptimizerName.sgd:
-        yield (
-            "{training.optimizer} contradicts {privacy.noise}: clients send sums of gradients, and "
-            "the server takes the step; use training.optimizer=sgd, and federation."
-            "server_optimizer=fedadam for adaptive steps"
-        )
-
-
 def _anomaly(config: Config) -> Iterator[str]:
     """Refuses training settings: an anomaly task computes one bank or statistic."""
     if config.task.kind is not TaskKind.anomaly:
@@ -355,5 +306,5 @@ def _engine(config: Config) -> Iterator[str]:
 #: In this order; each yields what it refuses, in which `{key}` stands for `key=value`.
 CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     *(_numbers, _words, _named_code, _pairs, _topology),
-    *(_privacy, _noise, _anomaly, _data_ledger, _engine),
+    *(_privacy, noise_place, secure_aggregation, _anomaly, _data_ledger, _engine),
 )

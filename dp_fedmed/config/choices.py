@@ -28,8 +28,8 @@ Calibration = StrEnum("Calibration", "per_client worst_client")
 GradMode = StrEnum("GradMode", "auto hooks functorch")
 #: What a private anomaly task releases of normal images: a statistic, or single rows (weak).
 MechanismName = StrEnum("MechanismName", "dp_gaussian dp_prototypes noisy_rows")
-#: Who draws the noise that protects records: each client for its own, or the server for the sum.
-NoisePlace = StrEnum("NoisePlace", "client server")
+#: Who draws the noise: each client all of it, all clients a share each, or the server for the sum.
+NoisePlace = StrEnum("NoisePlace", "client shares server")
 #: How the norm that bounds a client's update is found.
 Clipping = StrEnum("Clipping", "fixed adaptive")
 

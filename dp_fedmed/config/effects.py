@@ -52,7 +52,7 @@ def _releases_sums(config: Config) -> bool:
 def _averages(config: Config) -> bool:
     """Whether answers of several clients are averaged with weights."""
     by_client = _trains(config) or _releases_sums(config)
-    one_sum = config.record_noise_at_server
+    one_sum = config.sums_records
     return config.federation.topology is Topology.federated and by_client and not one_sum
 
 
@@ -89,7 +89,7 @@ EFFECTS: tuple[Effect, ...] = (
     Effect(
         "privacy.sample.calibration training.momentum",
         "privacy.noise",
-        lambda config: not config.record_noise_at_server,
+        lambda config: not config.sums_records,
         "privacy.noise=client: one noise has one σ for all, and the server takes each step",
     ),
     _with("privacy.user.target_quantile privacy.user.clip_lr", CLIPPING, "adaptive"),
@@ -125,6 +125,12 @@ EFFECTS: tuple[Effect, ...] = (
     ),
     _with("anomaly.neighbours", STYLE, "none", needs="privacy=none"),
     Effect("privacy.noise", STYLE, _is_private, "privacy=sample, user or hybrid"),
+    Effect(
+        "federation.max_dropouts federation.max_colluding",
+        f"{STYLE} privacy.noise federation.secure_aggregation",
+        lambda config: config.masks,
+        "privacy.noise=shares, or privacy=none federation.secure_aggregation=true",
+    ),
     _data("data.num_records", "cells", "textures", needs="generated data, such as task=cells"),
     _data(
         "data.image_size",

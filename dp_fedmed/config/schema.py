@@ -197,6 +197,23 @@ class FederationConfig:
     client_evaluate_max: int = setting(
         100, "most clients that are asked to evaluate", FREE, within=(1, 1e7)
     )
+    secure_aggregation: bool = setting(
+        False,
+        "hide single answers from the server in `privacy=none`; `privacy.noise=shares` has it",
+        announced=True,
+    )
+    max_dropouts: int | None = setting(
+        None,
+        "clients of a round that secure aggregation can lose; null for a fifth of them",
+        within=(0, 1e6),
+        announced=True,
+    )
+    max_colluding: int = setting(
+        1,
+        "clients of a round that may tell the server all they know, and `shares` still holds",
+        within=(0, 1e6),
+        announced=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -270,8 +287,9 @@ class PrivacyConfig:
     )
     noise: NoisePlace | None = setting(
         None,
-        "who draws the noise: each client its own, or the server once for the sum, which it then "
-        "sees; null for `client` where records are protected and `server` for whole clients",
+        "who draws the noise: each client its own (client), all clients a share each, which "
+        "secure aggregation adds up (shares), or the server, which sees the answers (server); null "
+        "for client where records are protected and server for whole clients",
         NEVER,
     )
     noise_seed: int | None = setting(
@@ -323,12 +341,31 @@ class Config:
         return self.privacy.style.protects_records and self.privacy.noise is NoisePlace.server
 
     @property
+    def sums_records(self) -> bool:
+        """Whether one noise protects the records of all clients: their sums are added up first."""
+        one_noise = self.privacy.noise in (NoisePlace.shares, NoisePlace.server)
+        return self.privacy.style.protects_records and one_noise
+
+    @property
+    def client_noise_at_server(self) -> bool:
+        """Whether the server noises whole clients: it sees their answers then."""
+        at_server = self.privacy.noise in (None, NoisePlace.server)
+        return self.privacy.style.protects_clients and at_server
+
+    @property
+    def masks(self) -> bool:
+        """Whether secure aggregation shows the server the sum of a round's answers only."""
+        return self.federation.secure_aggregation or self.noised_by == "shares"
+
+    @property
     def noised_by(self) -> str:
-        """Who noises what clients answer: `server`, `client`, or nobody."""
+        """Who noises what clients answer: `server`, `client`, all clients (`shares`), or nobody."""
         style = self.privacy.style
         if style is PrivacyStyle.none:
             return "nobody"
-        return "server" if self.record_noise_at_server or not style.protects_records else "client"
+        if self.privacy.noise is not None:
+            return str(self.privacy.noise)
+        return "client" if style.protects_records else "server"
 
     @property
     def num_sites(self) -> int:

@@ -147,7 +147,7 @@ def _statistic(
             plan = _plan(config, target, len(data.val))
             step = server_step(config, learner, plan, make_sampler(config))
             state = step.step(state, answer)
-    by_server = target.unit == "client" or config.record_noise_at_server
+    by_server = target.unit == "client" or config.sums_records
     return Attacked(
         described={
             "mechanism": str(config.anomaly.mechanism),
@@ -182,7 +182,7 @@ def _plan(config: Config, target: AuditTarget, records: int) -> PrivacyPlan:
         event = make_sampler(config).event(
             noise_multiplier=sigma, population=config.federation.num_clients
         )
-        clients = _two_clients(records, QUIET) if config.record_noise_at_server else {}
+        clients = _two_clients(records, QUIET) if config.sums_records else {}
         return PrivacyPlan(
             delta_sample=None, delta_user=target.delta, clients=clients, user_event=event
         )
@@ -308,7 +308,7 @@ class RecordRelease:
         if self.config.releases_rows:
             rows = count * self.config.anomaly.rows_per_image
             return {name: value[:rows].astype(np.float64) for name, value in answer.items()}
-        if self.config.record_noise_at_server:
+        if self.config.sums_records:
             plan = _plan(self.config, self.target, count)
             return _released(self.config, plan, {SITE: answer}, secrets)
         sign = 1.0 if self.is_statistic else -1.0  # a step goes against the gradient

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord
 
 from dp_fedmed.errors import ConfigError
 
-VERSION = 2  # 2: clients may answer sums in integers
+VERSION = 3  # 2: clients may answer sums in integers; 3: and noise or mask them
 QUERY, READY = "query.name", "query.ready"
 ENGINE_ERROR = 0  # Flower's code for a failure of the engine itself, not of the ClientApp
 CLIENT_FAILED = 2  # Flower's code for a ClientApp that raised
@@ -22,7 +22,7 @@ T = TypeVar("T", int, float, str)
 _ORDERED = frozenset(
     {
         *("version", "input_shape", "num_classes", "run", "streams", "phase", "style", "round"),
-        "noised_by",
+        *("noised_by", "noise_std", "client_noise"),
         *("ledger", "noise_multiplier", "sample_rate", "steps", "grad_mode"),
     }
 )
@@ -52,7 +52,9 @@ class RoundOrder:
         streams: what separates this run's secret streams from another's.
         phase: the stretch of the run with the same settings.
         style: the privacy style that the server counts on.
-        noised_by: who noises what the client answers: `client`, `server` or `nobody`.
+        noised_by: who noises what the client answers: `client`, `shares`, `server` or `nobody`.
+        noise_std: of the noise in the sum, where clients draw it for whole answers.
+        client_noise: σ for whole clients, likewise.
         server_round: the round; None where a client is only asked whether it could take part.
         ledger: how far the server's ledger has come.
         records: what to do for the client's records, where they are protected.
@@ -66,6 +68,8 @@ class RoundOrder:
     phase: int
     style: str
     noised_by: str = "nobody"
+    noise_std: float | None = None
+    client_noise: float | None = None
     server_round: int | None = None
     ledger: int | None = None
     records: RecordOrder | None = None
@@ -84,6 +88,9 @@ class RoundOrder:
             "noised_by": self.noised_by,
             **self.learning,
         }
+        for key in ("noise_std", "client_noise"):
+            if getattr(self, key) is not None:
+                sent[key] = getattr(self, key)
         if self.server_round is not None:
             sent["round"] = self.server_round
         if self.ledger is not None:
@@ -117,6 +124,8 @@ class RoundOrder:
             phase=_read(record, "phase", int),
             style=_read(record, "style", str),
             noised_by=_read(record, "noised_by", str),
+            noise_std=_read(record, "noise_std", float) if "noise_std" in record else None,
+            client_noise=_read(record, "client_noise", float) if "client_noise" in record else None,
             server_round=_read(record, "round", int) if "round" in record else None,
             ledger=_read(record, "ledger", int) if "ledger" in record else None,
             records=records,

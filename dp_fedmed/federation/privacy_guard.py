@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from flwr.app import ConfigRecord
 
 from dp_fedmed.errors import BudgetSpent, ConfigError
 from dp_fedmed.federation.charges import Charge, RoundJournal, State, StoredRelease
-from dp_fedmed.federation.messages import RecordOrder
+from dp_fedmed.federation.messages import RecordOrder, RoundOrder
 from dp_fedmed.federation.plan import PrivacyPlan, Spent
 from dp_fedmed.federation.private_log import cohort_logger
 from dp_fedmed.federation.run_account import Limits, RunAccount
 from dp_fedmed.federation.sampling import Sampler
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy.accounting.events import Level
-from dp_fedmed.privacy.mechanisms.base import Mechanism
+from dp_fedmed.privacy.mechanisms.base import Mechanism, ServerMechanism
 
 MOST_ANSWERS = 16
 REPORTED = ("noise_multiplier", "sample_rate", "steps")
@@ -234,6 +235,17 @@ class PrivacyGuard(RunAccount):
             steps=plan.steps,
             grad_mode=self.grad_mode,
         )
+
+    def complete(
+        self, order: RoundOrder, name: str, mechanism: ServerMechanism | None
+    ) -> RoundOrder:
+        """What a client is sent in a round, with the noise that it is to draw itself."""
+        order = replace(order, records=self.order(name))
+        if mechanism is None or mechanism.noised_by == "server":
+            return order
+        clients = self.plan.user_event
+        sigma = None if clients is None else clients.noise_multiplier
+        return replace(order, noise_std=mechanism.std, client_noise=sigma)
 
     def check_examples(self, name: str, examples: int) -> None:
         """Refuse a count of records other than the one that the client's plan was made for.

@@ -23,11 +23,15 @@ from dp_fedmed.crash_points import crash_point
 from dp_fedmed.errors import Interrupted, TooFewClients
 from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.exchange import exchange
+from dp_fedmed.federation.failures import from_peer
+from dp_fedmed.federation.masked_rounds import MaskedRounds
 from dp_fedmed.federation.messages import RoundOrder
 from dp_fedmed.federation.nodes import names_of_nodes
 from dp_fedmed.federation.replies import LARGEST_NORM, ReplyReader
 from dp_fedmed.federation.rounds import RoundLedger, RoundObserver, RoundRecord, RoundSettings
 from dp_fedmed.federation.sampling import Sampler
+from dp_fedmed.federation.secure_aggregation.attempt import Ask, Facts
+from dp_fedmed.federation.secure_aggregation.fixed_point import to_mean
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
 from dp_fedmed.federation.stopping import StopRequest
 from dp_fedmed.learning import ServerStep
@@ -53,6 +57,7 @@ class DPStrategy(Strategy):
         answers: whether clients answer changes of the model, or whole models.
         seed: for the draw of clients that evaluate, and of cohorts that are no secret.
         stop: what the user asks for while the run lasts.
+        masked: shows the server the sum of the answers only, if given.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class DPStrategy(Strategy):
         answers: Literal["updates", "weights"] = "updates",
         seed: int = 0,
         stop: StopRequest | None = None,
+        masked: MaskedRounds | None = None,
     ) -> None:
         if mechanism is not None and ledger is None:
             raise ValueError("noise at the server needs a ledger to charge and to draw from")
@@ -78,6 +84,8 @@ class DPStrategy(Strategy):
         self.guard = None if ledger is None else ledger.guard
         self.observer = observer or RoundObserver()
         self.answers, self.num_clients, self.stop = answers, num_clients, stop
+        self.masked = masked
+        self._timeout: float | None = None
         self.hides_cohorts = mechanism is not None and mechanism.hides_cohorts
         self.optimizer: ServerStep = step or ServerOptimizer()
         self.arrays = ArrayRecord()
@@ -94,7 +102,8 @@ class DPStrategy(Strategy):
             self._names,
             guard=self.guard,
             hides_cohorts=self.hides_cohorts,
-            max_norm=LARGEST_NORM if self.mechanism is None else None,  # a mechanism clips
+            # A mechanism clips, and of what is masked no norm is known.
+            max_norm=None if self.mechanism or self.masked else LARGEST_NORM,
             whole_models=self.answers == "weights",
         )
 
@@ -133,7 +142,7 @@ class DPStrategy(Strategy):
         if self.guard is not None and self.mechanism is not None:
             self.guard.refuse_other_cost(self.sampler, self.mechanism, len(self.nodes))
         self.summary()
-        self.arrays = initial_arrays
+        self.arrays, self._timeout = initial_arrays, timeout
         result = Result(arrays=initial_arrays)
         if after_round is None:
             self._record = RoundRecord(server_round=0)
@@ -179,7 +188,31 @@ class DPStrategy(Strategy):
         if self.guard is not None and self.guard.stored is not None:
             logger.info("round %d was released before a crash: taken from disk", server_round)
             return []
-        return self._messages("train", cohort, server_round, arrays, config)
+        if self.masked is None:
+            return self._messages("train", cohort, server_round, arrays, config)
+        model = model_arrays.from_record(arrays)
+        like, ask = self._answer_like(model), self._ask(grid, server_round)
+        beside = self.masked.open(server_round, model, cohort, like, ask)
+        messages = self._messages("train", beside, server_round, arrays, config)
+        for message, records in zip(messages, beside.values(), strict=True):
+            message.content.update(records)
+        return messages
+
+    def _ask(self, grid: Grid, server_round: int) -> Ask:
+        """Sends clients records by name; gives the answers of those that did not fail."""
+
+        def ask(kind: str, asked: Mapping[str, RecordDict]) -> Iterator[tuple[str, RecordDict]]:
+            number = str(server_round)
+            messages = [Message(c, self.nodes[n], kind, group_id=number) for n, c in asked.items()]
+            for reply in self._exchange(grid, messages, self._timeout, self._reader.shown):
+                name = self._names[reply.metadata.src_node_id]
+                if reply.has_error():
+                    said = from_peer(reply.error.reason)
+                    logger.warning("round %d: %s dropped out: %s", server_round, name, said)
+                else:
+                    yield name, reply.content
+
+        return ask
 
     def _draw(self, server_round: int) -> list[str]:
         """The cohort: secret where the guarantee rests on hidden cohorts, else from the seed."""
@@ -232,11 +265,14 @@ class DPStrategy(Strategy):
             mechanism.restore(stored.state)
             return stored.average
         total, contributed = mechanism.empty(self._answer_like(model)), 0
-        for name, update, _ in self._contributions(model, replies):
-            add(total, mechanism.bound(update, client=name))
-            contributed += 1
-        if not self.hides_cohorts:
-            self._require_enough(contributed)
+        if self.masked is not None:
+            add(total, self._unmasked(model, replies, self.masked)[0])
+        else:
+            for name, update, _ in self._contributions(model, replies):
+                add(total, mechanism.bound(update, client=name))
+                contributed += 1
+            if not self.hides_cohorts:
+                self._require_enough(contributed)
         streams = self._streams(server_round)
         average = mechanism.release(total, streams)  # an empty cohort too releases noise
         if self.guard is not None:
@@ -247,6 +283,10 @@ class DPStrategy(Strategy):
         self, model: model_arrays.State, replies: Iterable[Message]
     ) -> Mapping[str, np.ndarray[Any, Any]] | None:
         """The answers as one, as they are; None when nobody contributed."""
+        if self.masked is not None:
+            total, facts = self._unmasked(model, replies, self.masked)
+            weight = facts["examples" if self.settings.weight_by_examples else "clients"]
+            return to_mean(total, weight=weight) if weight else None
         updates = self.optimizer.collector(model)
         contributed = 0
         for name, update, examples in self._contributions(model, replies):
@@ -255,6 +295,16 @@ class DPStrategy(Strategy):
             updates.add(self.optimizer.whole(update, name), weight)
         self._require_enough(contributed)
         return updates.result()
+
+    def _unmasked(
+        self, model: model_arrays.State, replies: Iterable[Message], masked: MaskedRounds
+    ) -> tuple[model_arrays.State, Facts]:
+        """The sum of the masked answers, and how many clients and records it is of."""
+        like = self._answer_like(model)
+        answers = self._reader.contributions(
+            self._record, replies, lambda name: masked.answer_like(like)
+        )
+        return masked.total(like, answers)
 
     def _contributions(
         self, model: model_arrays.State, replies: Iterable[Message]
@@ -319,8 +369,8 @@ class DPStrategy(Strategy):
             return ConfigRecord({"server-round": server_round})
         order = replace(self.order, server_round=server_round)
         if self.guard is not None and is_training:
-            records, ledger = self.guard.order(name), self.guard.ledger_length
-            order = replace(order, records=records, ledger=ledger)
+            order = self.guard.complete(order, name, self.mechanism)
+            order = replace(order, ledger=self.guard.ledger_length)
         return order.to_record()
 
     def _exchange(

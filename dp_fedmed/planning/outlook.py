@@ -95,7 +95,7 @@ def signals(made: Forecast, weights: int | None) -> dict[str, Signal]:
     if made.binding is not None:
         batch = made.binding.plan.sample_rate * made.binding.plan.records
         # One noise for the sum of all, or one at each client, which the average is over.
-        each = 1.0 if made.config.record_noise_at_server else made.cohort
+        each = 1.0 if made.config.sums_records else made.cohort
         units = batch * made.cohort / each
         found[Level.sample] = _signal(made.binding.spending, units, weights, averaged=each)
     if made.client_level is not None:

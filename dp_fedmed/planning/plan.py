@@ -18,6 +18,7 @@ from dp_fedmed.config import (
     TrainingConfig,
     Weighting,
 )
+from dp_fedmed.config.quorum import quorum
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation.plan import ClientPlan, PrivacyPlan, Spent
 from dp_fedmed.federation.run_account import MOST_TIGHT
@@ -108,7 +109,7 @@ def make_plan(
         user_event = sampler.event(
             noise_multiplier=sigma, population=population, is_private=is_private
         )
-    if config.record_noise_at_server:
+    if config.sums_records:
         clients, user_event = _one_noise(config, clients, user_event)
     return PrivacyPlan(
         delta_sample=delta_sample,
@@ -270,7 +271,7 @@ def _user_sigma(config: Config, sampler: Sampler, delta: float, spent: Spent) ->
 def _one_noise(
     config: Config, clients: Mapping[str, ClientPlan], user_event: PrivacyEvent | None
 ) -> tuple[dict[str, ClientPlan], PrivacyEvent | None]:
-    """The plan of a sum that the server noises once: one q and one σ for the records of all.
+    """The plan of a sum that is noised once: one q and one σ for the records of all.
 
     Where clients are protected too, the noise is the larger of what records and clients need, and
     both are charged with what they have of it.
@@ -278,8 +279,9 @@ def _one_noise(
     if len({own.sample_rate for own in clients.values()}) > 1:
         largest = max(own.records for own in clients.values())
         raise ConfigError(
-            f"privacy.noise=server needs the same share of every client's records in a step, and "
-            f"training.batch_size={config.training.batch_size} is not the same share of all: use "
+            f"privacy.noise={config.privacy.noise} needs the same share of every client's records "
+            f"in a step, and training.batch_size={config.training.batch_size} is not the same "
+            f"share of all: use "
             f"training.batch_size={largest} or more, with which every record is in every step"
         )
     sigma, norm = largest_sigma(clients), config.privacy.sample.max_grad_norm
@@ -298,8 +300,8 @@ def noise_of(config: Config, plan: PrivacyPlan, sampler: Sampler) -> tuple[float
     population = config.num_sites
     asked = sampler.expected(population)
     clients = plan.clients
-    if plan.user_event is not None and not config.record_noise_at_server:
-        server = gaussian_std(
+    if plan.user_event is not None and not config.sums_records:
+        server = noise_in_sum(config) * gaussian_std(
             noise_multiplier=plan.user_event.noise_multiplier,
             sensitivity=config.privacy.user.max_grad_norm,
         )
@@ -307,12 +309,25 @@ def noise_of(config: Config, plan: PrivacyPlan, sampler: Sampler) -> tuple[float
         return math.sqrt(server**2 + inside) / asked, asked
     share = asked / population
     images = share * sum(own.records for own in clients.values())
-    if config.record_noise_at_server:
-        return largest_sigma(clients) / images, images
+    if config.sums_records:
+        return noise_in_sum(config) * largest_sigma(clients) / images, images
     by_examples = config.federation.weighting is Weighting.examples
     weights = {name: float(own.records if by_examples else 1) for name, own in clients.items()}
     spread = math.sqrt(share * _noise_of_means(clients, weights))
     return spread / (share * sum(weights.values())), images
+
+
+def noise_in_sum(config: Config) -> float:
+    """How many times the noise that a sum needs it has, where it is noised as a whole.
+
+    Clients that draw all of it, each, bring √K times as much; shares allow for those who drop out
+    or collude.
+    """
+    agreed = quorum(config)
+    if config.noised_by == "shares":
+        return math.sqrt(agreed.clients / agreed.honest)
+    by_clients = config.privacy.style.protects_clients and not config.client_noise_at_server
+    return math.sqrt(agreed.clients) if by_clients else 1.0
 
 
 def largest_sigma(clients: Mapping[str, ClientPlan]) -> float:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dp_fedmed.privacy.files import write_file
 from dp_fedmed.privacy.ledger import Head
 from dp_fedmed.reporting.run_facts import LedgerFacts, RunFacts, read_run
 from dp_fedmed.run.directory import CARD_FILE
-from dp_fedmed.run.durable import write_file
 
 if TYPE_CHECKING:
     from dp_fedmed.reporting.drawing import Drawn

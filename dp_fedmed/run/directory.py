@@ -14,8 +14,9 @@ from safetensors.numpy import load_file
 
 from dp_fedmed.config import Config
 from dp_fedmed.errors import ConfigError
+from dp_fedmed.privacy.files import write_file
 from dp_fedmed.run.checkpoint import to_bytes
-from dp_fedmed.run.durable import LOCK_FILE, write_file
+from dp_fedmed.run.durable import LOCK_FILE
 
 CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"

@@ -1,7 +1,4 @@
-"""Files that are whole or not there, and one process per run directory.
-
-Everything that must survive `kill -9` or a power cut goes through here.
-"""
+"""Makes many files durable, deletes them, and allows one process per run directory."""
 
 from __future__ import annotations
 
@@ -9,37 +6,14 @@ import contextlib
 import fcntl
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dp_fedmed.errors import RunLocked
-from dp_fedmed.privacy.streams.keys import TEMPORARY, sync_folder
 
 LOCK_FILE = ".lock"
-
-
-def write_file(target: Path, content: bytes, *, mode: int = 0o644, durable: bool = True) -> None:
-    """Write a file whole or not at all: temporary name, fsync, rename, fsync of the folder.
-
-    Without `durable` a power cut may bring an older version back, never half of one.
-    """
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=TEMPORARY)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        os.chmod(temporary, mode)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    if durable:
-        sync_folder(target.parent)
 
 
 def sync_all(paths: Iterable[Path]) -> None:

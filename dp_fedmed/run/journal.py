@@ -21,10 +21,11 @@ from dp_fedmed.crash_points import crash_point
 from dp_fedmed.errors import LedgerError
 from dp_fedmed.federation.charges import Charge, RoundKey, StoredRelease
 from dp_fedmed.privacy import PrivacyEvent
+from dp_fedmed.privacy.files import write_file
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.streams.keys import MacKey, array_digest, length_prefixed
 from dp_fedmed.run.data_ledger import DataLedger
-from dp_fedmed.run.durable import sweep, write_file
+from dp_fedmed.run.durable import sweep
 from dp_fedmed.run.spent import CHARGE, COMMIT, RELEASE, fold
 
 State = dict[str, np.ndarray[Any, Any]]

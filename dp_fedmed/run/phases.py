@@ -7,16 +7,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from dp_fedmed.config import Config, GradMode, Weighting
+from dp_fedmed.config import Config, GradMode, PrivacyStyle, Weighting
 from dp_fedmed.config.arithmetic import computed_from
+from dp_fedmed.config.quorum import quorum
 from dp_fedmed.data import DataSet
 from dp_fedmed.errors import ConfigError
 from dp_fedmed.federation import Limits, PrivacyGuard, PrivacyPlan, RoundSettings, Sampler, Spent
 from dp_fedmed.federation.arrays import State
+from dp_fedmed.federation.masked_rounds import MaskedRounds
 from dp_fedmed.learning import Learner, ServerStep
 from dp_fedmed.planning.plan import make_plan
 from dp_fedmed.privacy.mechanisms import ServerMechanism
 from dp_fedmed.privacy.streams import RoundStreams, round_digest
+from dp_fedmed.run.attempts import RunAttempts
+from dp_fedmed.run.spent import RELEASES
 from dp_fedmed.run.store import RunStore
 
 logger = logging.getLogger(__name__)
@@ -165,6 +169,27 @@ def round_settings(config: Config) -> RoundSettings:
         evaluate_every=federation.evaluate_every,
         client_evaluate_every=federation.client_evaluate_every,
         client_evaluate_max=federation.client_evaluate_max,
+    )
+
+
+def masked_rounds(store: RunStore) -> MaskedRounds | None:
+    """Secure aggregation of a run's rounds, where its settings have it."""
+    config = store.config
+    if not config.masks:
+        return None
+    attempts = RunAttempts(
+        store.directory.path / RELEASES,
+        store.mac_key,
+        config,
+        phase=store.phase,
+        keeps_sums=config.privacy.style is PrivacyStyle.none,
+    )
+    agreed = quorum(config)
+    return MaskedRounds(
+        minimum=agreed.minimum,
+        colluding=agreed.colluding,
+        run=f"{store.run}:{store.phase}",
+        store=attempts,
     )
 
 

@@ -128,7 +128,9 @@ def observers(config: Config, guarantees: list[dict[str, Any]]) -> list[dict[str
         row: dict[str, Any] = {"observer": observer}
         for unit in ("record", "client"):
             held = by_unit.get(unit)
-            sees_it = unit == "client" or config.record_noise_at_server or pooled
+            sees_it = pooled or (
+                config.client_noise_at_server if unit == "client" else config.record_noise_at_server
+            )
             if held is not None and not (observer == "server" and sees_it):
                 row[unit] = {"epsilon": held["epsilon"], "delta": held["delta"]}
             else:
@@ -192,7 +194,7 @@ def _record_guarantee(config: Config, guard: PrivacyGuard, *, final: bool) -> di
         "adjacency": next(iter(guard.plan.clients.values())).adjacency,
         "sampling": _record_sampling(config),
         "max_grad_norm": config.privacy.sample.max_grad_norm,
-        "noise_added_by": "the server" if config.record_noise_at_server else "each client",
+        "noise_added_by": noise_added_by(config),
         "epsilon": epsilons[worst],
         "epsilon_of_one_round": guard.epsilon_of_one_round("record"),
         "delta": delta,
@@ -204,6 +206,13 @@ def _record_guarantee(config: Config, guard: PrivacyGuard, *, final: bool) -> di
         "assumption": _assumption(config),
         "clients": clients,
     }
+
+
+def noise_added_by(config: Config) -> str:
+    """Who adds the noise of records, in words."""
+    if config.record_noise_at_server:
+        return "the server"
+    return "all clients, a share each" if config.sums_records else "each client"
 
 
 def _assumption(config: Config) -> str:

@@ -19,6 +19,7 @@ from dp_fedmed.config.arithmetic import (
     rests_on,
 )
 from dp_fedmed.errors import ConfigError, LedgerError, RunFinished
+from dp_fedmed.privacy.files import write_file
 from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.streams.keys import (
     NOISE_KEYS,
@@ -28,7 +29,7 @@ from dp_fedmed.privacy.streams.keys import (
 from dp_fedmed.privacy.streams.noise import NoiseKey
 from dp_fedmed.run.checkpoint import CheckpointStore
 from dp_fedmed.run.directory import CONFIG_FILE, RunDirectory
-from dp_fedmed.run.durable import RunLock, write_file
+from dp_fedmed.run.durable import RunLock
 from dp_fedmed.run.spent import (
     RELEASES,
     history_of,

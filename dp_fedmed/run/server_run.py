@@ -9,7 +9,6 @@ import logging
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord
@@ -40,7 +39,7 @@ from dp_fedmed.privacy.mechanisms import ServerMechanism
 from dp_fedmed.run.checkpoint import Checkpoint
 from dp_fedmed.run.directory import PARTITION_PICTURE, REPORT_FILE
 from dp_fedmed.run.observer import Observer
-from dp_fedmed.run.phases import Parts, PhaseLedger, round_settings
+from dp_fedmed.run.phases import Parts, PhaseLedger, masked_rounds, round_settings
 from dp_fedmed.run.privacy_report import checkpoint_section, no_privacy, privacy_report
 from dp_fedmed.run.results import (
     BUDGET,
@@ -173,8 +172,8 @@ class ServerRun(RoundObserver):
 
     def _order_to(self, name: str) -> RoundOrder:
         """What a client would be sent with its first round."""
-        records = None if self.guard is None else self.guard.order(name)
-        return replace(self._order(), records=records)
+        order = self._order()
+        return order if self.guard is None else self.guard.complete(order, name, self.mechanism)
 
     def _resume_from(self, checkpoint: Checkpoint) -> ArrayRecord:
         """Restore what a checkpoint holds, and return its model.
@@ -255,6 +254,7 @@ class ServerRun(RoundObserver):
             order=self._order(),
             seed=self.config.seed,
             stop=self.stop,
+            masked=masked_rounds(self.store),
         )
 
     @functools.cached_property

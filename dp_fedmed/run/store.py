@@ -22,6 +22,7 @@ from dp_fedmed.privacy.streams import (
     key_file,
 )
 from dp_fedmed.privacy.streams.keys import TEMPORARY
+from dp_fedmed.run.attempts import forget_attempts
 from dp_fedmed.run.checkpoint import Checkpoint, CheckpointStore
 from dp_fedmed.run.data_ledger import DataLedger
 from dp_fedmed.run.directory import CONFIG_FILE, PARTITION_FILE, RunDirectory
@@ -187,7 +188,9 @@ class RunStore:
         kept = sorted(there)[-self.config.checkpoint.keep :]
         bests = {b for b in (self._best_of(r) for r in kept) if b is not None}
         self.checkpoints.keep({*kept, *bests})
-        self.journal.forget_releases(min({*kept, *bests}))
+        oldest = min({*kept, *bests})
+        self.journal.forget_releases(oldest)
+        forget_attempts(self.directory.path / RELEASES, oldest)
 
     def _point(self, last: int, best: int | None) -> None:
         self.checkpoints.point("last", last)
@@ -228,6 +231,8 @@ class RunStore:
         if self.key is not None:
             self.key.destroy()
         self._destroy_keys()
+        # What simulated clients masked their last answers with; a site keeps its own.
+        sweep((self.directory.path / "private" / "clients").glob("*.masking"))
 
     def _make_key(self) -> NoiseKey | None:
         """The phase's key: new, or the public one of `privacy.noise_seed`."""

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from dp_fedmed.site.ledger import Asked as Asked
     from dp_fedmed.site.ledger import Budget as Budget
     from dp_fedmed.site.ledger import ClientLedger as ClientLedger
+    from dp_fedmed.site.records import refuse_unfit as refuse_unfit
     from dp_fedmed.site.rules import SiteRules as SiteRules
     from dp_fedmed.site.runtime import ClientRuntime as ClientRuntime
-    from dp_fedmed.site.runtime import refuse_unfit as refuse_unfit
 
 __getattr__, __dir__, __all__ = lazily(
     __name__,

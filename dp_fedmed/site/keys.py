@@ -27,14 +27,23 @@ def client_key(config: Config, node_config: Mapping[str, Any], name: str, phase:
     if "state-dir" in node_config:
         path = _own_folder(node_config) / CLIENT_KEY_FILE
         return NoiseKey.load(path) if path.exists() else NoiseKey.create(path)
-    if "partition-id" not in node_config:
+    refuse_homeless(node_config)
+    run_key = NoiseKey.load(key_file(config.run_dir, phase))
+    return run_key.derive("client", name)
+
+
+def refuse_homeless(node_config: Mapping[str, Any]) -> None:
+    """Refuse a deployed client that has nowhere to keep what no server may know.
+
+    Raises:
+        SiteRefused: naming the key.
+    """
+    if "state-dir" not in node_config and "partition-id" not in node_config:
         raise SiteRefused(
-            "a deployed client keeps its own noise key: start its SuperNode with "
+            "a deployed client keeps its own keys: start its SuperNode with "
             "--node-config \"client-id='…' state-dir='/var/lib/dp_fedmed'\"",
             "it has no state-dir in its node-config",
         )
-    run_key = NoiseKey.load(key_file(config.run_dir, phase))
-    return run_key.derive("client", name)
 
 
 def _own_folder(node_config: Mapping[str, Any]) -> Path:

@@ -13,7 +13,7 @@ from dp_fedmed.privacy import History, PrivacyEvent, mixed_epsilon
 from dp_fedmed.privacy.accounting.events import record_event
 from dp_fedmed.privacy.accounting.history import Method, quickest_first
 from dp_fedmed.privacy.ledger import Ledger
-from dp_fedmed.privacy.mechanisms.base import RecordMechanism
+from dp_fedmed.privacy.mechanisms.base import Mechanism
 from dp_fedmed.privacy.streams.keys import MacKey
 
 CHARGE, ANSWER = "CHARGE", "ANSWER"
@@ -108,7 +108,7 @@ class ClientLedger:
         self._answers: dict[RoundKey, set[str]] = {}
         self._read = 0
 
-    def charge(self, asked: Asked, mechanism: RecordMechanism, budget: Budget) -> None:
+    def charge(self, asked: Asked, mechanism: Mechanism, budget: Budget) -> None:
         """Write down a round before it is trained; a round that is repeated is written once.
 
         Raises:
@@ -133,7 +133,7 @@ class ClientLedger:
             )
         self._pay(asked, mechanism, budget)
 
-    def refuse_new_run(self, run: str, mechanism: RecordMechanism, budget: Budget) -> None:
+    def refuse_new_run(self, run: str, mechanism: Mechanism, budget: Budget) -> None:
         """Refuse a run of which this client could not afford one round; one that it is in goes on.
 
         Raises:
@@ -144,7 +144,7 @@ class ClientLedger:
         if run not in self._runs:
             self._refuse_excess(run, _event(_row(mechanism)), budget, 1)
 
-    def answer(self, asked: Asked, mechanism: RecordMechanism, budget: Budget, reply: str) -> int:
+    def answer(self, asked: Asked, mechanism: Mechanism, budget: Budget, reply: str) -> int:
         """Write down an answer before it is sent; returns how often its round was paid for.
 
         An answer that differs from the one this round had before is a second release, so it is
@@ -164,7 +164,7 @@ class ClientLedger:
             self._catch_up()
         return self._paid[asked.key]
 
-    def _pay(self, asked: Asked, mechanism: RecordMechanism, budget: Budget) -> None:
+    def _pay(self, asked: Asked, mechanism: Mechanism, budget: Budget) -> None:
         row = {**asdict(asked), **_row(mechanism)}
         event = _event(row)  # what cannot be accounted for must not be written down either
         self._refuse_excess(asked.run, event, budget, asked.server_round)
@@ -199,7 +199,7 @@ class ClientLedger:
         self._read = len(self.ledger.records)
 
 
-def _row(mechanism: RecordMechanism) -> dict[str, Any]:
+def _row(mechanism: Mechanism) -> dict[str, Any]:
     """What one round costs, as the ledger holds it: so many sampled Gaussian steps."""
     (event,) = mechanism.cost(1)
     return {

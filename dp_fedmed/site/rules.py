@@ -18,8 +18,19 @@ from dp_fedmed.config.named_code import refuse_code
 from dp_fedmed.errors import ConfigError, SiteRefused
 
 MAX_EPSILON, DELTA, METRICS, ALLOW = "max-epsilon", "delta", "publish-metrics", "allow-code"
+SHARES = "allow-shares"
 SIMULATED = ("partition-id", "num-partitions")
-KNOWN = (*SIMULATED, "client-id", "data-path", "state-dir", MAX_EPSILON, DELTA, METRICS, ALLOW)
+KNOWN = (
+    *SIMULATED,
+    "client-id",
+    "data-path",
+    "state-dir",
+    MAX_EPSILON,
+    DELTA,
+    METRICS,
+    ALLOW,
+    SHARES,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +43,7 @@ class SiteRules:
         delta: of that limit; None for the default of the site's number of records.
         publish_metrics: whether metrics of its validation records may be sent under a limit.
         allow_code: modules whose code it runs besides the declared ones.
+        allow_shares: whether a share of the noise will do under a limit.
     """
 
     deployed: bool = False
@@ -39,6 +51,7 @@ class SiteRules:
     delta: float | None = None
     publish_metrics: bool = False
     allow_code: tuple[str, ...] = ()
+    allow_shares: bool = False
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any]) -> SiteRules:
@@ -63,16 +76,14 @@ class SiteRules:
                 near = difflib.get_close_matches(key, KNOWN, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise ConfigError(f"node-config {key} is not known{hint}: use {', '.join(KNOWN)}")
-        publish = node_config.get(METRICS, False)
-        if not isinstance(publish, bool):
-            raise ConfigError(f"node-config {METRICS}={publish!r} is neither true nor false")
         words = str(node_config.get(ALLOW, "")).replace(",", " ").split()
         return cls(
             deployed=deployed,
             max_epsilon=_number(node_config, MAX_EPSILON, 1e4),
             delta=_number(node_config, DELTA, 0.5),
-            publish_metrics=publish,
+            publish_metrics=_flag(node_config, METRICS),
             allow_code=tuple(words),
+            allow_shares=_flag(node_config, SHARES),
         )
 
     @staticmethod
@@ -114,6 +125,13 @@ class SiteRules:
                 f"privacy.noise=server adds no noise at this client, whose node-config says "
                 f"{MAX_EPSILON}={self.max_epsilon:g}: use privacy.noise=client"
             )
+        if config.sums_records and not self.allow_shares:
+            raise ConfigError(
+                f"privacy.noise=shares adds a share of the noise at this client, whose node-config "
+                f"says {MAX_EPSILON}={self.max_epsilon:g}: it holds if the server follows the "
+                f"protocol and enough other clients are honest; allow that with {SHARES}=true in "
+                "the node-config, or use privacy.noise=client"
+            )
 
     def check_evaluation(self) -> None:
         """Refuse to send metrics of private records, which no ε covers, unless that is wanted."""
@@ -122,6 +140,13 @@ class SiteRules:
                 f"metrics of this client's records are no part of {MAX_EPSILON}="
                 f"{self.max_epsilon:g}: allow them with {METRICS}=true in its node-config"
             )
+
+
+def _flag(node_config: Mapping[str, Any], key: str) -> bool:
+    value = node_config.get(key, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"node-config {key}={value!r} is neither true nor false")
+    return value
 
 
 def _number(node_config: Mapping[str, Any], key: str, most: float) -> float | None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from dp_fedmed.config import Config, TaskKind, Topology
+from dp_fedmed.config import Config, TaskKind, Topology, Weighting
 from dp_fedmed.config.arithmetic import computed_from
 from dp_fedmed.crash_points import crash_point
 from dp_fedmed.data import (
@@ -27,16 +26,52 @@ from dp_fedmed.data import (
 from dp_fedmed.errors import BudgetRefused, ConfigError, SiteRefused
 from dp_fedmed.federation import RecordAnswer, RecordOrder, RoundOrder, client_name
 from dp_fedmed.federation import arrays as model_arrays
+from dp_fedmed.federation.masked_rounds import flattened
+from dp_fedmed.federation.secure_aggregation import Delivery, Roster, Terms, UnmaskRequest
+from dp_fedmed.federation.secure_aggregation.attempt import MASKED, MASKING, TERMS
+from dp_fedmed.federation.secure_aggregation.fixed_point import to_integers
+from dp_fedmed.federation.secure_aggregation.plain import Plain
 from dp_fedmed.learning import LocalRound, LocalWork
 from dp_fedmed.planning.plan import default_delta
-from dp_fedmed.privacy.mechanisms import RecordMechanism
+from dp_fedmed.privacy.mechanisms import Mechanism, OwnAnswer, RecordMechanism
 from dp_fedmed.privacy.streams import RoundStreams, round_digest
-from dp_fedmed.site.keys import client_folder, client_key, client_ledger_key
+from dp_fedmed.site.keys import client_folder, client_key, client_ledger_key, refuse_homeless
 from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
+from dp_fedmed.site.masking import Masking
+from dp_fedmed.site.records import refuse_unfit
 from dp_fedmed.site.rules import SiteRules
 
 #: The mechanism that a round order asks for, if a client's own settings imply no other.
 MakeMechanism = Callable[[RecordOrder, int], RecordMechanism]
+
+
+class MakeOwnAnswer(Protocol):
+    """Makes what a client does to its whole answer; None where that is nothing."""
+
+    def __call__(
+        self,
+        order: RoundOrder,
+        records: RecordMechanism | None,
+        *,
+        weights: int,
+        count: int,
+        shares: int,
+    ) -> OwnAnswer | None:
+        """See `dp_fedmed.assemble.own_answer`."""
+
+
+#: Beside a client's name, what the ledger of its whole updates is called.
+UPDATES = ".updates"
+#: An answer, its metrics, and what it was made from, in one word.
+Trained = tuple[model_arrays.State, dict[str, float], str]
+
+
+class Account(NamedTuple):
+    """What a round is charged to."""
+
+    ledger: ClientLedger
+    mechanism: Mechanism
+    budget: Budget
 
 
 class ClientRuntime:
@@ -46,14 +81,23 @@ class ClientRuntime:
         config: the run's.
         work: the clients' half of what is learnt.
         mechanism: makes what protects a client's records, from a round order and their number.
+        own_answer: makes what bounds and noises its whole answer, where that is the client's.
     """
 
-    def __init__(self, config: Config, work: LocalWork, mechanism: MakeMechanism) -> None:
+    def __init__(
+        self,
+        config: Config,
+        work: LocalWork,
+        mechanism: MakeMechanism,
+        own_answer: MakeOwnAnswer | None = None,
+    ) -> None:
         self.config, self.work, self.mechanism = config, work, mechanism
+        self.own_answer = own_answer
         self._process: int | None = None
         self._decoded: tuple[ArrayRecord, model_arrays.State] | None = None
         self._ledgers: dict[str, ClientLedger] = {}
         self._digests: dict[str, str] = {}
+        self._masks: dict[str, Masking] = {}
         self._fitting: set[tuple[str, tuple[int, ...], int]] = set()
 
     def preload(self, num_clients: int) -> None:
@@ -113,20 +157,35 @@ class ClientRuntime:
         name = client_name(node)
         records, _ = self._enter(order, node)
         self.work.agree(order.learning)
-        if not self.config.privacy.style.protects_records:
+        if self.config.masks:
+            self._masking(context)
+        if not self.is_charged:
             return
-        mechanism = self._mechanism(order, len(records))
+        mechanism = None
+        if self.config.privacy.style.protects_records:
+            mechanism = self._mechanism(order, len(records))
         if not SiteRules.of(node).deployed:
             client_ledger_key(self.config, node, name)
             return
         client_key(self.config, node, name, order.phase)
+        if mechanism is not None:
+            self._check_records(mechanism, records, order, node)
+
+    def _check_records(
+        self,
+        mechanism: RecordMechanism,
+        records: Records,
+        order: RoundOrder,
+        node: Mapping[str, Any],
+    ) -> None:
+        """Refuse a network that couples records, and a run that this site cannot afford."""
         try:
             self.work.vet(mechanism, records)
         except ConfigError as error:
             raise SiteRefused(str(error), "its check of the network failed") from error
-        budget = self._budget(len(records), node)
+        ledger, budget = self._ledger(node, client_name(node)), self._budget(len(records), node)
         try:
-            self._ledger(node, name).refuse_new_run(order.run, mechanism, budget)
+            ledger.refuse_new_run(order.run, mechanism, budget)
         except BudgetRefused as error:
             raise SiteRefused(str(error), "its own budget leaves no round") from None
 
@@ -144,14 +203,34 @@ class ClientRuntime:
             records=records,
         )
         content = RecordDict()
-        if self.config.privacy.style.protects_records:
-            answer, metrics, paid = self._train_charged(work, order, context)
-            content["privacy"] = paid.to_record()
-        else:
-            answer, metrics = self.work.train(work)
+        charged = self._train_charged if self.is_charged else self._train_free
+        answer, metrics, about = charged(work, order, message, context, content)
+        if self.config.masks:
+            answer = self._masked(answer, about, order, message, context, len(records))
+            metrics.pop("train_loss", None)  # of this client alone: the server gets sums only
         content["arrays"] = model_arrays.to_record(answer)
         content["metrics"] = MetricRecord({"num-examples": len(records), **metrics})
         return content
+
+    def advertise(self, message: Message, context: Context) -> RecordDict:
+        """Tell public keys for secure aggregation."""
+        terms = _terms(message)
+        if not self.config.masks or terms.colluding < self.config.federation.max_colluding:
+            raise ConfigError(
+                "the server asks for another secure aggregation than this client's settings say: "
+                "start both with the same privacy.noise and federation.max_colluding"
+            )
+        return _said(self._masking(context).advertise(terms))
+
+    def share(self, message: Message, context: Context) -> RecordDict:
+        """Share what unmasks this client's answer with its neighbours."""
+        roster = Roster.from_record(message.content.config_records[MASKING])
+        return _said(self._masking(context).share(_terms(message), roster))
+
+    def unmask(self, message: Message, context: Context) -> RecordDict:
+        """Help to unmask the sum of the answers."""
+        request = UnmaskRequest.from_record(message.content.config_records[MASKING])
+        return _said(self._masking(context).reveal(_terms(message), request))
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
         """Evaluate the model on this client's evaluation records."""
@@ -179,44 +258,161 @@ class ClientRuntime:
             raise ConfigError("the server's round order has no noise_multiplier for our records")
         return self.mechanism(order.records, records)
 
+    @property
+    def is_charged(self) -> bool:
+        """Whether this client pays for its rounds: its records are protected, or its own noise."""
+        style = self.config.privacy.style
+        own_noise = style.protects_clients and not self.config.client_noise_at_server
+        return style.protects_records or own_noise
+
+    def _train_free(
+        self,
+        work: LocalRound,
+        order: RoundOrder,
+        message: Message,
+        context: Context,
+        content: RecordDict,
+    ) -> Trained:
+        """Answer without noise of this client's."""
+        answer, metrics = self.work.train(work)
+        if not self.config.masks:
+            return answer, metrics, ""
+        digest = round_digest(list(work.received.values()), computed_from(self.config), {})
+        weighs = self.config.federation.weighting is Weighting.examples
+        answer = to_integers(
+            answer,
+            weight=float(len(work.records)) if weighs else 1.0,
+            clients=self._masking(context).clients(_terms(message)),
+        )
+        return answer, metrics, _about(order, digest.hex())
+
     def _train_charged(
-        self, work: LocalRound, order: RoundOrder, context: Context
-    ) -> tuple[model_arrays.State, dict[str, float], RecordAnswer]:
-        """Pay for the round in this client's own ledger, then answer as the server asks."""
+        self,
+        work: LocalRound,
+        order: RoundOrder,
+        message: Message,
+        context: Context,
+        content: RecordDict,
+    ) -> Trained:
+        """Pay for the round in this client's own ledgers, then answer as the server asks."""
         config, node, count = self.config, context.node_config, len(work.records)
-        mechanism = self._mechanism(order, count)
-        if SiteRules.of(node).deployed:
-            self.work.vet(mechanism, work.records)
+        mechanism = None
+        if config.privacy.style.protects_records:
+            mechanism = self._mechanism(order, count)
+            if SiteRules.of(node).deployed:
+                self.work.vet(mechanism, work.records)
+        own = self._own_answer(order, mechanism, work, message)
         key = client_key(config, node, work.name, order.phase)
-        model, settings = list(work.received.values()), computed_from(config)
+        in_force = {} if mechanism is None else dict(mechanism.order())
+        in_force |= {} if own is None else own.order()
+        digest = round_digest(list(work.received.values()), computed_from(config), in_force)
         asked = Asked(
             run=order.run,
             phase=order.phase,
             server_round=work.server_round,
             ledger=_needed("ledger", order.ledger),
-            digest=round_digest(model, settings, mechanism.order()).hex(),
+            digest=digest.hex(),
             data=self._data_digest(work.records, node, work.name),
         )
-        ledger, budget = self._ledger(node, work.name), self._budget(count, node)
-        ledger.charge(asked, mechanism, budget)
+        accounts = self._accounts(mechanism, own, node, work.name, count)
+        for account in accounts:
+            account.ledger.charge(asked, account.mechanism, account.budget)
         crash_point("client:charged")
         streams = RoundStreams(
             key=key,
             run=order.streams,
             server_round=asked.server_round,
-            digest=bytes.fromhex(asked.digest),
+            digest=digest,
             client=work.name,
             phase=asked.phase,
         )
-        answer, metrics = self.work.train(replace(work, mechanism=mechanism, streams=streams))
+        if mechanism is not None:
+            work = replace(work, mechanism=mechanism, streams=streams)
+        answer, metrics = self.work.train(work)
+        if own is not None:
+            answer = own.release(answer, streams)
+            metrics.pop("train_loss", None)  # the answer is noised, a loss is not
         reply = key.private_digest(answer.values()).hex()
-        paid = RecordAnswer(
-            noise_multiplier=mechanism.noise_multiplier,
-            sample_rate=mechanism.sample_rate,
-            steps=mechanism.steps,
-            charges=ledger.answer(asked, mechanism, budget, reply),
-        )
-        return answer, metrics, paid
+        charges = [a.ledger.answer(asked, a.mechanism, a.budget, reply) for a in accounts]
+        if mechanism is not None:
+            paid = RecordAnswer(
+                noise_multiplier=mechanism.noise_multiplier,
+                sample_rate=mechanism.sample_rate,
+                steps=mechanism.steps,
+                charges=charges[0],
+            )
+            content["privacy"] = paid.to_record()
+        return answer, metrics, _about(order, asked.digest)
+
+    def _own_answer(
+        self,
+        order: RoundOrder,
+        mechanism: RecordMechanism | None,
+        work: LocalRound,
+        message: Message,
+    ) -> OwnAnswer | None:
+        """What this client does to its whole answer; its share of the noise is as terms say."""
+        shares = 1
+        if self.config.masks:
+            terms = _terms(message)
+            shares = terms.minimum - terms.colluding
+        weights = sum(value.size for value in work.received.values())
+        if self.own_answer is None:
+            return None
+        count = len(work.records)
+        return self.own_answer(order, mechanism, weights=weights, count=count, shares=shares)
+
+    def _accounts(
+        self,
+        mechanism: RecordMechanism | None,
+        own: OwnAnswer | None,
+        node: Mapping[str, Any],
+        name: str,
+        records: int,
+    ) -> list[Account]:
+        """What a round is charged to: this client's records, and itself as a whole."""
+        found = []
+        if mechanism is not None:
+            budget = self._budget(records, node)
+            found.append(Account(self._ledger(node, name), mechanism, budget))
+        if own is not None and own.updates is not None:
+            settings = self.config.privacy.user
+            delta = settings.target_delta or default_delta(1)
+            method = self.config.privacy.accountant.value
+            budget = Budget(settings.target_epsilon, delta, method)
+            found.append(Account(self._ledger(node, name + UPDATES), own.updates, budget))
+        return found
+
+    def _masking(self, context: Context) -> Masking:
+        """What this client remembers of secure aggregation."""
+        node = context.node_config
+        name = client_name(node)
+        if name not in self._masks:
+            refuse_homeless(node)
+            self._masks[name] = Masking(
+                client_folder(self.config, node),
+                name,
+                client_ledger_key(self.config, node, name),
+                durable="state-dir" in node,
+            )
+        return self._masks[name]
+
+    def _masked(
+        self,
+        answer: model_arrays.State,
+        about: str,
+        order: RoundOrder,
+        message: Message,
+        context: Context,
+        records: int,
+    ) -> model_arrays.State:
+        """The answer as the server may see it."""
+        terms = _terms(message)
+        if (terms.run, terms.server_round) != (f"{order.run}:{order.phase}", order.server_round):
+            raise ConfigError("the server's round order and its secure aggregation do not agree")
+        delivery = Delivery.from_record(message.content.config_records[MASKING])
+        masked = self._masking(context).mask(terms, delivery, about, flattened(answer))
+        return {MASKED: masked.values}
 
     def _ledger(self, node: Mapping[str, Any], name: str) -> ClientLedger:
         """This client's own ledger, opened once per process."""
@@ -288,40 +484,13 @@ def _needed(key: str, value: int | None) -> int:
     return value
 
 
-MOST_CLASSES, MOST_CHANNELS = 100_000, 16
-UNFIT = "its records do not fit the shape and classes of the server's"
+def _terms(message: Message) -> Terms:
+    return Terms.from_record(message.content.config_records.get(TERMS, ConfigRecord()))
 
 
-def refuse_unfit(records: Records, shape: Sequence[int], classes: int, kind: TaskKind) -> None:
-    """Refuse records that a network of the server's cannot be trained on, if only one does not fit.
+def _said(value: Plain) -> RecordDict:
+    return RecordDict({MASKING: ConfigRecord(dict(value.to_record()))})
 
-    One that failed when its turn came would tell, without noise, that it was drawn.
 
-    Raises:
-        SiteRefused: for a shape, a class id or a number.
-    """
-    # A backbone takes grey and coloured images alike; a network takes what it was built for.
-    first = 1 if kind is TaskKind.anomaly else 0
-    same = tuple(shape[first:]) == records.x.shape[1 + first :]
-    if (
-        not same
-        or max(shape[:first], default=1) > MOST_CHANNELS
-        or not 1 <= classes <= MOST_CLASSES
-    ):
-        raise SiteRefused(
-            f"the server's records have shape {list(shape)} and {classes} classes, this client's "
-            f"shape {list(records.x.shape[1:])}: start both with the same data settings",
-            UNFIT,
-        )
-    y = records.y
-    if len(y) and kind is not TaskKind.anomaly and np.issubdtype(y.dtype, np.integer):
-        low, high = int(y.min()), int(y.max())
-        if low < 0 or high >= classes:
-            raise SiteRefused(
-                f"this client's class ids go from {low} to {high}, the server's from 0 to "
-                f"{classes - 1}: correct the labels, or have the server's data name every class",
-                UNFIT,
-            )
-    for array in (records.x, y):
-        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            raise SiteRefused("this client's records have numbers that are not finite", UNFIT)
+def _about(order: RoundOrder, digest: str) -> str:
+    return f"{order.run}:{order.phase}:{order.server_round}:{digest}"

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from dp_fedmed.errors import ConfigError
+from dp_fedmed.privacy.files import write_file
 from dp_fedmed.reporting.run_facts import read_json_lines
 from dp_fedmed.run.directory import CONFIG_FILE, refuse_foreign
-from dp_fedmed.run.durable import RunLock, write_file
+from dp_fedmed.run.durable import RunLock
 from dp_fedmed.run.spent import LEDGER_FILE, RELEASES
 from dp_fedmed.sweeps import results
 from dp_fedmed.sweeps.results import CSV_FILE, JSONL_FILE, SWEEP_FILE, Row

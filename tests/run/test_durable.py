@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from dp_fedmed.errors import RunLocked
-from dp_fedmed.run.durable import RunLock, sweep, sync_all, wait_for_sweeps, write_file
+from dp_fedmed.privacy.files import write_file
+from dp_fedmed.run.durable import RunLock, sweep, sync_all, wait_for_sweeps
 
 
 @pytest.mark.parametrize("is_durable", [True, False])

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dp_fedmed.federation.secure_aggregation.messages import UnmaskRequest as UnmaskRequest
     from dp_fedmed.federation.secure_aggregation.messages import add_up as add_up
     from dp_fedmed.federation.secure_aggregation.server import SecureServer as SecureServer
+    from dp_fedmed.federation.secure_aggregation.server import ServerState as ServerState
     from dp_fedmed.federation.secure_aggregation.server import Stage as Stage
     from dp_fedmed.federation.secure_aggregation.terms import Terms as Terms
 
@@ -36,7 +37,7 @@ __getattr__, __dir__, __all__ = lazily(
             *("Advertisement", "Delivery", "MaskedSum", "Revealed", "Roster", "SealedShares"),
             *("UnmaskRequest", "add_up"),
         ),
-        "server": ("SecureServer", "Stage"),
+        "server": ("SecureServer", "ServerState", "Stage"),
         "terms": ("Terms",),
     },
 )

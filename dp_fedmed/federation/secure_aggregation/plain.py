@@ -42,6 +42,24 @@ class Plain:
         """
         return cls(**{key: _read(record, key, kind) for key, kind in _kinds(cls).items()})
 
+    def to_json(self) -> dict[str, Any]:
+        """As a file holds it: bytes as hexadecimal digits."""
+        return {key: _plainer(value) for key, value in self.to_record().items()}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """What `to_json` gave.
+
+        Raises:
+            MaskingRefused: for a value that is missing or of a wrong kind.
+        """
+        kinds = _kinds(cls)
+        try:
+            read = {key: _unplain(value, kinds.get(key, tuple)) for key, value in content.items()}
+        except (TypeError, ValueError):
+            raise MaskingRefused("what was kept of secure aggregation cannot be read") from None
+        return cls.from_record(read)
+
     def digest(self) -> bytes:
         """32 bytes that two values share only if they are equal."""
         parts: list[bytes] = [type(self).__name__.encode()]
@@ -60,6 +78,18 @@ def _kinds(cls: Any) -> dict[str, Any]:
 def _kinds_of(cls: Any) -> dict[str, Any]:
     hints = get_type_hints(cls)
     return {field.name: get_origin(hints[field.name]) or hints[field.name] for field in fields(cls)}
+
+
+def _plainer(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plainer(item) for item in value]
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _unplain(value: Any, kind: Any) -> Any:
+    if kind is Mapping:
+        return [bytes.fromhex(item) for item in value]
+    return bytes.fromhex(value) if kind is bytes else value
 
 
 def _encoded(value: object) -> bytes:

@@ -7,6 +7,7 @@ away from the sum.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -26,6 +27,7 @@ from dp_fedmed.federation.secure_aggregation.messages import (
     UnmaskRequest,
 )
 from dp_fedmed.federation.secure_aggregation.neighbours import Graph
+from dp_fedmed.federation.secure_aggregation.plain import Plain
 from dp_fedmed.federation.secure_aggregation.primitives import SEED_BYTES, KeyPair, rebuild
 from dp_fedmed.federation.secure_aggregation.secrets import (
     commitment,
@@ -44,6 +46,23 @@ class Stage(IntEnum):
     contributions = 2
     unmasking = 3
     over = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerState(Plain):
+    """What the server must keep of an attempt while it is unmasked, beside the masked sum.
+
+    Attributes:
+        attempt: the digest of its terms.
+        keys: the public keys of all clients.
+        shared: who shared its secrets.
+        added: whose contributions are in the sum.
+    """
+
+    attempt: bytes
+    keys: Mapping[str, bytes]
+    shared: tuple[str, ...]
+    added: tuple[str, ...]
 
 
 class SecureServer:
@@ -66,6 +85,34 @@ class SecureServer:
         self._added: set[str] = set()
         self._sum: Vector = np.zeros(terms.length, np.uint64)
         self._revealed: dict[str, Revealed] = {}
+
+    @classmethod
+    def restored(cls, terms: Terms, state: ServerState, masked: Vector) -> SecureServer:
+        """The server as it was when it asked for the sum to be unmasked.
+
+        Raises:
+            MaskingRefused: if the state is of another attempt.
+        """
+        server = cls(terms)
+        if state.attempt != server._attempt or masked.shape != server._sum.shape:
+            raise MaskingRefused("what was kept of an attempt does not fit its terms")
+        server._advertised = dict(state.keys)
+        server.roster()
+        server._sealed = {name: {} for name in state.shared}
+        server._added, server._sum = set(state.added), masked.astype(np.uint64)
+        server._stage = Stage.unmasking
+        return server
+
+    def state(self) -> tuple[ServerState, Vector]:
+        """What `restored` needs, once the server has asked for the sum to be unmasked."""
+        self._reached(Stage.unmasking)
+        kept = ServerState(
+            attempt=self._attempt,
+            keys=dict(self._advertised),
+            shared=tuple(sorted(self._sealed)),
+            added=tuple(sorted(self._added)),
+        )
+        return kept, self._sum
 
     @property
     def stage(self) -> Stage:

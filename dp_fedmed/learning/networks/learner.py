@@ -202,7 +202,7 @@ class NetworkWork:
         """Train on this client's records; the answer is the change of the model."""
         self.state.load(work.received)
         metrics: dict[str, float] = {}
-        if isinstance(work.mechanism, DPSGD) and work.mechanism.noised_by == "server":
+        if isinstance(work.mechanism, DPSGD) and work.mechanism.noised_by != "client":
             return self._sum(work, work.mechanism), {"steps": 1}
         if work.mechanism is not None:
             result = self._train_privately(work)
@@ -241,7 +241,7 @@ class NetworkWork:
         )
 
     def _sum(self, work: LocalRound, plan: DPSGD) -> State:
-        """The sum of a batch's gradients, for a server that noises it; zero where none is."""
+        """The sum of a batch's gradients, where one noise is for all; zero where none is."""
         from dp_fedmed.learning.networks.dp_sgd import summed_gradients
 
         streams = work.streams

@@ -9,6 +9,7 @@ from dp_fedmed.privacy.mechanisms.base import Mechanism, RecordMechanism, Server
 from dp_fedmed.privacy.mechanisms.client_updates import ClientUpdates
 from dp_fedmed.privacy.mechanisms.dp_sgd import DPSGD
 from dp_fedmed.privacy.mechanisms.noisy_rows import NoisyRows
+from dp_fedmed.privacy.mechanisms.own_noise import OwnAnswer, OwnNoise
 from dp_fedmed.privacy.mechanisms.record_sums import RecordSums
 from dp_fedmed.privacy.mechanisms.statistic import StatisticMean
 
@@ -19,6 +20,8 @@ __all__ = [
     "ClientUpdates",
     "Mechanism",
     "NoisyRows",
+    "OwnAnswer",
+    "OwnNoise",
     "RecordMechanism",
     "RecordSums",
     "ServerMechanism",

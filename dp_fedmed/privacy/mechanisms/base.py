@@ -17,7 +17,7 @@ from dp_fedmed.privacy.streams.rounds import RoundStreams
 
 Arrays = Mapping[str, NDArray[Any]]
 State = dict[str, NDArray[Any]]
-NoisedBy = Literal["client", "server"]
+NoisedBy = Literal["client", "shares", "server"]
 
 
 class Mechanism(Protocol):
@@ -56,7 +56,11 @@ class Mechanism(Protocol):
 
 
 class ServerMechanism(Mechanism, Protocol):
-    """A mechanism whose sum is over clients, and is noised by the server."""
+    """A mechanism whose sum is over clients; the server adds the noise unless they have."""
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the noise that the sum needs."""
 
     @property
     def expected_cohort(self) -> float:

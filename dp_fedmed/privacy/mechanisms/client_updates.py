@@ -1,11 +1,13 @@
-"""Client-level privacy at the server: clip whole updates, add noise to their sum, divide by q·N.
+"""Client-level privacy: clip whole updates, add noise to their sum, divide by q·N.
 
-The guarantee kept here: one client moves the sum by at most C, whatever it sends, and nothing but
-the noised sum leaves.
+The guarantee kept here, where the server draws the noise: one client moves the sum by at most C,
+whatever it sends, and nothing but the noised sum leaves. Where clients draw it, each bounds and
+noises its own update by this same object, and protects itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,6 +20,8 @@ from dp_fedmed.privacy.streams.rounds import RoundStreams
 
 #: Beside the arrays of a sum: clients below C minus clients above it.
 BELOW = "clipping/below"
+#: Standard deviations by which the norm of noise never exceeds √d of them.
+_FARTHEST = 40.0
 
 
 class ClientUpdates:
@@ -28,6 +32,7 @@ class ClientUpdates:
         max_norm: C.
         expected_cohort: q·N, the constant denominator.
         population: N, the most clients that a round may have.
+        noised_by: the server; or each client, all of the noise or a share of it.
 
     Raises:
         ValueError: if the integers of the sum have no room for that.
@@ -42,8 +47,6 @@ class ClientUpdates:
         5
     """
 
-    noised_by: NoisedBy = "server"
-    hides_cohorts = True  # amplification by sampling rests on it
     purpose = Purpose.CLIENT_NOISE
 
     def __init__(
@@ -53,7 +56,11 @@ class ClientUpdates:
         max_norm: float,
         expected_cohort: float,
         population: int = MOST_CONTRIBUTIONS,
+        noised_by: NoisedBy = "server",
     ) -> None:
+        self.noised_by = noised_by
+        # Amplification by sampling rests on it; whoever draws noise knows that it takes part.
+        self.hides_cohorts = noised_by == "server"
         self.event, self.max_norm, self.expected_cohort = event, max_norm, expected_cohort
         self.noise_multiplier, self.population = event.noise_multiplier, population
         self.sums  # noqa: B018  # refuses what has no room, before the first round
@@ -78,29 +85,47 @@ class ClientUpdates:
 
     def order(self) -> dict[str, float | str]:
         """C, σ and the grid in force."""
+        own = {"noised_by": self.noised_by} if self.noised_by != "server" else {}
         return {
             "clip_norm": self.max_norm,
             "noise_multiplier": self.noise_multiplier,
             "grid": self.sums.grid.step,
+            **own,
         }
 
     def answer_like(self, like: Arrays) -> Arrays:
-        """The update itself."""
-        return like
+        """The update itself, or integers where the client has noised it."""
+        return like if self.noised_by == "server" else zeros_like(like)
 
     def empty(self, like: Arrays) -> State:
         """Zeros, also for the count of updates below C."""
         return {**zeros_like(like), BELOW: np.zeros(1, np.int64)}
 
+    def clipped(self, update: Arrays) -> tuple[State, float]:
+        """An update in steps of the grid, clipped to C as one vector; and its norm before."""
+        steps, norm = self.sums.bounded(list(update.values()))
+        return dict(zip(update, steps, strict=True)), norm
+
     def bound(self, contribution: Arrays, /, client: str = "") -> State:
-        """An update clipped to C as one vector; a non-finite one is zero."""
-        steps, norm = self.sums.bounded(list(contribution.values()))
+        """An update clipped to C as one vector; a non-finite one is zero.
+
+        One that its client has clipped and noised is left out if no noise could make it so long.
+        """
+        if self.noised_by != "server":
+            return self._plausible(contribution)
+        steps, norm = self.clipped(contribution)
         below = 0 if norm == np.inf else (1 if norm <= self.max_norm else -1)
-        return {**dict(zip(contribution, steps, strict=True)), BELOW: np.array([below])}
+        return {**steps, BELOW: np.array([below])}
 
     def release(self, total: State, streams: RoundStreams, /) -> State:
-        """The noised average."""
+        """The noised average; clients may have noised the sum before."""
         exact = {name: value for name, value in total.items() if name != BELOW}
+        if self.noised_by != "server":
+            grid = self.sums.grid
+            return {
+                name: (grid.values(value) / self.expected_cohort).astype(np.float32)
+                for name, value in exact.items()
+            }
         released = self.sums.release(
             list(exact.values()),
             streams.noise(self.purpose, list(exact.values())),
@@ -108,6 +133,13 @@ class ClientUpdates:
             denominator=self.expected_cohort,
         )
         return {n: v.astype(np.float32) for n, v in zip(exact, released, strict=True)}
+
+    def _plausible(self, contribution: Arrays) -> State:
+        steps = list(contribution.values())
+        drawn = self.std * (_FARTHEST + math.sqrt(sum(part.size for part in steps)))
+        if not self.sums.fits(steps, self.max_norm + drawn):
+            contribution = zeros_like(contribution)
+        return {**contribution, BELOW: np.zeros(1, np.int64)}
 
     def state(self) -> dict[str, float]:
         """C."""

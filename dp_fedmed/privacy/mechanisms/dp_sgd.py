@@ -36,8 +36,9 @@ class DPSGD(Stateless):
         steps: of a round.
         grad_mode: how per-record gradients are computed; part of what streams depend on.
         physical_batch_size: records in memory at once.
-        noised_by: the client, after every step; or the server, which is sent the sum of one step.
-        client_norm: the bound of the whole sum, where the server's noise protects clients too.
+        noised_by: the client, after every step; or, for the sum of one step of all clients, the
+            server or all clients together.
+        client_norm: the bound of the whole sum, where one noise protects clients too.
     """
 
     noise_multiplier: float
@@ -103,7 +104,7 @@ class DPSGD(Stateless):
         return moved + self.sums.projection_rounding(self.client_norm, weights)
 
     def exact_sum(self, total: Sum) -> list[Ints]:
-        """A batch's sum in steps of the grid, for a server that is trusted to noise it."""
+        """A batch's sum in steps of the grid, as one noise for the sum of all wants it."""
         if self.client_norm is None:
             return [self.grid.truncated(part) for part in total]
         return self.sums.bounded(total, self.client_norm)[0]

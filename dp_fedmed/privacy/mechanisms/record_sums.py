@@ -1,11 +1,11 @@
-"""Record-level privacy with one noise for the whole federation, added by the server.
+"""Record-level privacy with one noise for the whole federation: the server's, or clients' shares.
 
 A client answers the integer sum of its records' contributions, each of norm at most C. The
 guarantee kept here: no client's sum is longer than its number of records allows, so that, where
 clients bound each record (which they are trusted to do, as in DP-SGD), one record moves the
 federation's sum by at most C and what rounding adds to it; nothing but the noised sum leaves this
-module. The server sees exact sums: the guarantee is for those who receive the model, not against
-the server.
+module. A server that adds the noise sees exact sums: the guarantee is for those who receive the
+model, not against the server. Where clients add shares of the noise, it sees the noised sum only.
 
 The same noise protects whole clients where their sums are bounded too: projecting a client's sum
 onto a ball does not lengthen what one record moves in it.
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dp_fedmed.privacy.accounting.events import PrivacyEvent
-from dp_fedmed.privacy.mechanisms.base import Arrays, State, gaussian_std, zeros_like
+from dp_fedmed.privacy.mechanisms.base import Arrays, NoisedBy, State, gaussian_std, zeros_like
 from dp_fedmed.privacy.mechanisms.client_updates import BELOW, ClientUpdates
 from dp_fedmed.privacy.mechanisms.private_sum import PrivateSum
 from dp_fedmed.privacy.mechanisms.statistic import BOUND
@@ -37,6 +37,7 @@ class RecordSums(ClientUpdates):
         sensitivity: how far one record moves the sum; C, and what rounding adds to it.
         noise_multiplier: σ for records; that of the event unless given.
         client_norm: the bound of one client's sum, where clients are protected too.
+        noised_by: the server, or all clients together (`shares`).
     """
 
     purpose = Purpose.RECORD_NOISE
@@ -52,6 +53,7 @@ class RecordSums(ClientUpdates):
         sensitivity: float | None = None,
         noise_multiplier: float | None = None,
         client_norm: float | None = None,
+        noised_by: NoisedBy = "server",
     ) -> None:
         self.records, self.client_norm = dict(records), client_norm
         self.sensitivity = max_norm if sensitivity is None else sensitivity
@@ -62,8 +64,9 @@ class RecordSums(ClientUpdates):
             max_norm=max_norm,
             expected_cohort=share * sample_rate * count,
             population=count,
+            noised_by=noised_by,
         )
-        self.hides_cohorts = client_norm is not None
+        self.hides_cohorts = client_norm is not None and noised_by == "server"
 
     @property
     def sums(self) -> PrivateSum:

@@ -34,8 +34,8 @@ class OneRelease(Stateless):
 
     Attributes:
         noise_multiplier: σ.
-        noised_by: the client, or a trusted server (`RecordSums`), which then adds the noise.
-        client_norm: the bound of the whole sum, where the server's noise protects clients too.
+        noised_by: the client; or, for the sum of all (`RecordSums`), the server or all clients.
+        client_norm: the bound of the whole sum, where one noise protects clients too.
     """
 
     noise_multiplier: float
@@ -64,7 +64,7 @@ class OneRelease(Stateless):
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticMean(OneRelease):
-    """The mean of one vector per record; the exact sum where the server adds the noise.
+    """The mean of one vector per record; the exact sum where one noise is for the sum of all.
 
     Attributes:
         records: n, the public denominator.
@@ -101,8 +101,8 @@ class StatisticMean(OneRelease):
         return self.sums.bounded_rows(contribution)
 
     def release(self, total: Ints, streams: RoundStreams, /) -> NDArray[Any]:
-        """The noised mean, or the exact sum if the server is to noise it."""
-        if self.noised_by == "server":
+        """The noised mean, or the exact sum if one noise is for the sum of all."""
+        if self.noised_by != "client":
             if self.client_norm is None:
                 return total
             return self.sums.bounded([self.sums.grid.values(total)], self.client_norm)[0][0]

@@ -1,36 +1,26 @@
-"""From a configuration to the objects of a run: the only file that knows both."""
+"""From a configuration to the objects of a run: the only room that knows both."""
 
 from __future__ import annotations
 
 import functools
 import logging
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flwr.serverapp import Grid
 
-from dp_fedmed.config import Clipping, Config, GradMode, PrivacyStyle, TaskKind, Topology, better
+from dp_fedmed.assemble.mechanisms import own_answer as own_answer
+from dp_fedmed.assemble.mechanisms import record_mechanism as record_mechanism
+from dp_fedmed.assemble.mechanisms import server_mechanism as server_mechanism
+from dp_fedmed.config import Config, PrivacyStyle, TaskKind, Topology, better
 from dp_fedmed.engines.running import with_connected_clients
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.federation import PrivacyPlan, RecordOrder, Sampler, ServerOptimizer, StopRequest
+from dp_fedmed.federation import PrivacyPlan, Sampler, ServerOptimizer, StopRequest
 from dp_fedmed.learning import Learner, LocalOnlyLearner, LocalOnlyStep, LocalWork, ServerStep
-from dp_fedmed.planning.plan import (
-    MOST_ROUNDING,
-    make_sampler,
-    noise_of,
-    record_adjacency,
-    round_shape,
-)
-from dp_fedmed.privacy.mechanisms import (
-    DPSGD,
-    MECHANISMS,
-    RecordMechanism,
-    ServerMechanism,
-    StatisticMean,
-)
+from dp_fedmed.planning.plan import make_sampler, noise_of
+from dp_fedmed.privacy.mechanisms import ServerMechanism
 from dp_fedmed.reporting.plan_words import anomaly_advice, delta_warnings, warnings_of_run
 from dp_fedmed.reporting.run_log import log_to
 from dp_fedmed.run import Observer, RunResult, ServerRun
@@ -41,8 +31,6 @@ if TYPE_CHECKING:
     from dp_fedmed.site import ClientRuntime
 
 logger = logging.getLogger(__name__)
-
-LEAST_NOISE = 1e-2  # as in the configuration's own range
 
 
 class Assembly:
@@ -183,134 +171,6 @@ def make_work(config: Config) -> LocalWork:
     )
 
 
-def server_mechanism(
-    config: Config, plan: PrivacyPlan, sampler: Sampler, *, weights: int = 1
-) -> ServerMechanism | None:
-    """Noise at the server: for clients, for the records of all, or for both at once.
-
-    Args:
-        config: the run's.
-        plan: what it will spend.
-        sampler: who takes part.
-        weights: values in a client's answer, whose rounding adds to what a record moves.
-    """
-    if config.federation.topology is Topology.local_only:
-        return None  # nothing is added up that a server could noise
-    if config.record_noise_at_server:
-        return record_sums(config, plan, sampler, weights)
-    if plan.user_event is None:
-        return None
-    user, population = config.privacy.user, config.num_sites
-    adaptive: dict[str, Any] = {}
-    if user.clipping is Clipping.adaptive:
-        adaptive = {"quantile": user.target_quantile, "learning_rate": user.clip_lr}
-    found: ServerMechanism = MECHANISMS[user.clipping](
-        plan.user_event,
-        max_norm=user.max_grad_norm,
-        expected_cohort=sampler.expected(population),
-        population=population,
-        **adaptive,
-    )
-    return found
-
-
-def record_sums(
-    config: Config, plan: PrivacyPlan, sampler: Sampler, weights: int
-) -> ServerMechanism:
-    """One noise for the records of all clients, and for clients where they are protected.
-
-    Raises:
-        ConfigError: if rounding could add more to a record's contribution than is planned for.
-    """
-    own = next(iter(plan.clients.values()))
-    records = {name: each.records for name, each in plan.clients.items()}
-    norm = config.privacy.sample.max_grad_norm  # 1 in an anomaly task
-    if config.task.kind is TaskKind.anomaly:
-        vectors = _statistic(config, own.noise_multiplier, max(records.values()))
-        moved = vectors.sensitivity(weights=weights)
-    else:
-        steps = _dp_sgd(config, own.noise_multiplier, own.sample_rate, 1, "hooks")
-        moved = steps.sensitivity(weights=weights, records=max(records.values()))
-    if moved > MOST_ROUNDING * norm:
-        raise ConfigError(
-            f"privacy.noise=server: with {weights:,} weights, rounding may add "
-            f"{moved / norm - 1:.1%} to what a record contributes, more than the "
-            f"{MOST_ROUNDING - 1:.0%} that is planned for; use a smaller network, fewer records "
-            "per client, or privacy.noise=client"
-        )
-    protects_clients = plan.user_event is not None
-    made: ServerMechanism = MECHANISMS["record_sums"](
-        own.round_event if plan.user_event is None else plan.user_event,
-        records=records,
-        share=sampler.expected(config.num_sites) / config.num_sites,
-        sample_rate=own.sample_rate,
-        max_norm=norm,
-        sensitivity=moved,
-        noise_multiplier=own.noise_multiplier,
-        client_norm=config.privacy.user.max_grad_norm if protects_clients else None,
-    )
-    return made
-
-
-def _dp_sgd(config: Config, sigma: float, q: float, steps: int, grad_mode: str) -> DPSGD:
-    settings = config.privacy.sample
-    made: DPSGD = MECHANISMS["dp_sgd"](
-        noise_multiplier=sigma,
-        max_grad_norm=settings.max_grad_norm,
-        grad_mode=str(GradMode(grad_mode)),  # a server may send any word
-        physical_batch_size=settings.physical_batch_size,
-        sample_rate=q,
-        steps=steps,
-        noised_by="server" if config.record_noise_at_server else "client",
-        client_norm=_client_norm(config),
-    )
-    return made
-
-
-def _statistic(config: Config, sigma: float, records: int) -> StatisticMean:
-    made: StatisticMean = MECHANISMS["statistic_mean"](
-        noise_multiplier=sigma,
-        records=records,
-        noised_by="server" if config.record_noise_at_server else "client",
-        client_norm=_client_norm(config),
-        adjacency=record_adjacency(config),
-    )
-    return made
-
-
-def _client_norm(config: Config) -> float | None:
-    """The bound of a client's whole sum, where one noise protects records and clients."""
-    both = config.record_noise_at_server and config.privacy.style.protects_clients
-    return config.privacy.user.max_grad_norm if both else None
-
-
-def record_mechanism(config: Config, order: RecordOrder, records: int) -> RecordMechanism:
-    """What protects a client's records as a server asks for, if its own settings imply no other.
-
-    Raises:
-        ConfigError: naming what differs.
-        ValueError: for a way to compute gradients that there is not.
-    """
-    q, steps = round_shape(config, records)
-    for key, value in (("sample_rate", q), ("steps", steps)):
-        asked = getattr(order, key)
-        if asked != value:
-            raise ConfigError(f"the server asks for {key}={asked!r}, we have {value}")
-    sigma, least = order.noise_multiplier, config.privacy.sample.noise_multiplier or 0.0
-    if not max(least, LEAST_NOISE) <= sigma < math.inf:
-        raise ConfigError(f"the server asks for noise_multiplier={sigma}, too little")
-    made: RecordMechanism
-    if config.task.kind is not TaskKind.anomaly:
-        made = _dp_sgd(config, sigma, q, steps, order.grad_mode)
-    elif config.releases_rows:
-        made = MECHANISMS["noisy_rows"](
-            noise_multiplier=sigma, rows_per_record=config.anomaly.rows_per_image
-        )
-    else:
-        made = _statistic(config, sigma, records)
-    return made
-
-
 def server_step(
     config: Config, learner: Learner, plan: PrivacyPlan | None, sampler: Sampler
 ) -> ServerStep:
@@ -334,7 +194,7 @@ def server_step(
             beta2=federation.server_beta2,
             tau=federation.server_tau,
         )
-        if not config.record_noise_at_server or not isinstance(learner, NetworkLearner):
+        if not config.sums_records or not isinstance(learner, NetworkLearner):
             return optimizer
         training, trained = config.training, learner.trained
         return GradientStep(
@@ -378,7 +238,9 @@ def client_runtime(config: Config) -> ClientRuntime:
     """What a process needs to act as any of the clients."""
     from dp_fedmed.site import ClientRuntime
 
-    return ClientRuntime(config, make_work(config), functools.partial(record_mechanism, config))
+    own = functools.partial(own_answer, config)
+    records = functools.partial(record_mechanism, config)
+    return ClientRuntime(config, make_work(config), records, own)
 
 
 def serve(
