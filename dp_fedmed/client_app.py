@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from dp_fedmed.assemble import client_runtime
@@ -12,6 +13,8 @@ from dp_fedmed.config import Config, from_run_config
 from dp_fedmed.site.answers import answer, check_ready, introduce
 from dp_fedmed.site.rules import SiteRules
 from dp_fedmed.site.runtime import ClientRuntime
+
+Handler = Callable[[Message, Context], Message]
 
 
 def build_client_app(
@@ -47,25 +50,14 @@ def build_client_app(
     def ready(message: Message, context: Context) -> Message:
         return check_ready(message, context, runtime_for)
 
-    @app.query("keys")
-    def keys(message: Message, context: Context) -> Message:
-        return answer("tell its keys", ClientRuntime.advertise, message, context, runtime_for)
+    def on(verb: str, work: Callable[[ClientRuntime, Message, Context], RecordDict]) -> Handler:
+        return lambda message, context: answer(verb, work, message, context, runtime_for)
 
-    @app.query("shares")
-    def shares(message: Message, context: Context) -> Message:
-        return answer("share its secrets", ClientRuntime.share, message, context, runtime_for)
-
-    @app.query("unmask")
-    def unmask(message: Message, context: Context) -> Message:
-        return answer("help to unmask", ClientRuntime.unmask, message, context, runtime_for)
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        return answer("train", ClientRuntime.train, message, context, runtime_for)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        return answer("evaluate", ClientRuntime.evaluate, message, context, runtime_for)
+    app.query("keys")(on("tell its keys", lambda site, *said: site.masks.advertise(*said)))
+    app.query("shares")(on("share its secrets", lambda site, *said: site.masks.share(*said)))
+    app.query("unmask")(on("help to unmask", lambda site, *said: site.masks.unmask(*said)))
+    app.train()(on("train", ClientRuntime.train))
+    app.evaluate()(on("evaluate", ClientRuntime.evaluate))
 
     return app
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
 from dp_fedmed.config import Config, TaskKind, Topology, Weighting
 from dp_fedmed.config.arithmetic import computed_from
@@ -23,21 +23,17 @@ from dp_fedmed.data import (
     refuse_other_kind,
     training_parts,
 )
-from dp_fedmed.errors import BudgetRefused, ConfigError, SiteRefused
+from dp_fedmed.errors import ConfigError, SiteRefused
 from dp_fedmed.federation import RecordAnswer, RecordOrder, RoundOrder, client_name
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.masked_rounds import flattened
-from dp_fedmed.federation.secure_aggregation import Delivery, Roster, Terms, UnmaskRequest
-from dp_fedmed.federation.secure_aggregation.attempt import MASKED, MASKING, TERMS
 from dp_fedmed.federation.secure_aggregation.fixed_point import to_integers
-from dp_fedmed.federation.secure_aggregation.plain import Plain
 from dp_fedmed.learning import LocalRound, LocalWork
-from dp_fedmed.planning.plan import default_delta
-from dp_fedmed.privacy.mechanisms import Mechanism, OwnAnswer, RecordMechanism
+from dp_fedmed.privacy.mechanisms import OwnAnswer, RecordMechanism
 from dp_fedmed.privacy.streams import RoundStreams, round_digest
-from dp_fedmed.site.keys import client_folder, client_key, client_ledger_key, refuse_homeless
-from dp_fedmed.site.ledger import Asked, Budget, ClientLedger
-from dp_fedmed.site.masking import Masking
+from dp_fedmed.site.accounts import ClientAccounts
+from dp_fedmed.site.keys import client_key, client_ledger_key
+from dp_fedmed.site.ledger import Asked
+from dp_fedmed.site.masked_answers import MaskedAnswers, terms_of
 from dp_fedmed.site.records import refuse_unfit
 from dp_fedmed.site.rules import SiteRules
 
@@ -60,18 +56,20 @@ class MakeOwnAnswer(Protocol):
         """See `dp_fedmed.assemble.own_answer`."""
 
 
-#: Beside a client's name, what the ledger of its whole updates is called.
-UPDATES = ".updates"
-#: An answer, its metrics, and what it was made from, in one word.
-Trained = tuple[model_arrays.State, dict[str, float], str]
+class Trained(NamedTuple):
+    """What a client's round came to.
 
+    Attributes:
+        answer: to the server.
+        metrics: that may go with it.
+        about: what the answer is made from, in one word; empty where nobody asks.
+        paid: what was done for its records.
+    """
 
-class Account(NamedTuple):
-    """What a round is charged to."""
-
-    ledger: ClientLedger
-    mechanism: Mechanism
-    budget: Budget
+    answer: model_arrays.State
+    metrics: dict[str, float]
+    about: str = ""
+    paid: RecordAnswer | None = None
 
 
 class ClientRuntime:
@@ -95,9 +93,7 @@ class ClientRuntime:
         self.own_answer = own_answer
         self._process: int | None = None
         self._decoded: tuple[ArrayRecord, model_arrays.State] | None = None
-        self._ledgers: dict[str, ClientLedger] = {}
-        self._digests: dict[str, str] = {}
-        self._masks: dict[str, Masking] = {}
+        self.accounts, self.masks = ClientAccounts(config), MaskedAnswers(config)
         self._fitting: set[tuple[str, tuple[int, ...], int]] = set()
 
     def preload(self, num_clients: int) -> None:
@@ -158,7 +154,7 @@ class ClientRuntime:
         records, _ = self._enter(order, node)
         self.work.agree(order.learning)
         if self.config.masks:
-            self._masking(context)
+            self.masks.of(node)
         if not self.is_charged:
             return
         mechanism = None
@@ -183,11 +179,7 @@ class ClientRuntime:
             self.work.vet(mechanism, records)
         except ConfigError as error:
             raise SiteRefused(str(error), "its check of the network failed") from error
-        ledger, budget = self._ledger(node, client_name(node)), self._budget(len(records), node)
-        try:
-            ledger.refuse_new_run(order.run, mechanism, budget)
-        except BudgetRefused as error:
-            raise SiteRefused(str(error), "its own budget leaves no round") from None
+        self.accounts.refuse_unaffordable(order.run, mechanism, len(records), node)
 
     def train(self, message: Message, context: Context) -> RecordDict:
         """Answer a round from this client's records."""
@@ -202,35 +194,17 @@ class ClientRuntime:
             received=self._received(message),
             records=records,
         )
-        content = RecordDict()
-        charged = self._train_charged if self.is_charged else self._train_free
-        answer, metrics, about = charged(work, order, message, context, content)
+        do = self._train_charged if self.is_charged else self._train_free
+        done = do(work, order, message, node)
+        answer, metrics = done.answer, done.metrics
         if self.config.masks:
-            answer = self._masked(answer, about, order, message, context, len(records))
+            answer = self.masks.masked(answer, done.about, order, message, node)
             metrics.pop("train_loss", None)  # of this client alone: the server gets sums only
-        content["arrays"] = model_arrays.to_record(answer)
+        content = RecordDict({"arrays": model_arrays.to_record(answer)})
         content["metrics"] = MetricRecord({"num-examples": len(records), **metrics})
+        if done.paid is not None:
+            content["privacy"] = done.paid.to_record()
         return content
-
-    def advertise(self, message: Message, context: Context) -> RecordDict:
-        """Tell public keys for secure aggregation."""
-        terms = _terms(message)
-        if not self.config.masks or terms.colluding < self.config.federation.max_colluding:
-            raise ConfigError(
-                "the server asks for another secure aggregation than this client's settings say: "
-                "start both with the same privacy.noise and federation.max_colluding"
-            )
-        return _said(self._masking(context).advertise(terms))
-
-    def share(self, message: Message, context: Context) -> RecordDict:
-        """Share what unmasks this client's answer with its neighbours."""
-        roster = Roster.from_record(message.content.config_records[MASKING])
-        return _said(self._masking(context).share(_terms(message), roster))
-
-    def unmask(self, message: Message, context: Context) -> RecordDict:
-        """Help to unmask the sum of the answers."""
-        request = UnmaskRequest.from_record(message.content.config_records[MASKING])
-        return _said(self._masking(context).reveal(_terms(message), request))
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
         """Evaluate the model on this client's evaluation records."""
@@ -266,37 +240,27 @@ class ClientRuntime:
         return style.protects_records or own_noise
 
     def _train_free(
-        self,
-        work: LocalRound,
-        order: RoundOrder,
-        message: Message,
-        context: Context,
-        content: RecordDict,
+        self, work: LocalRound, order: RoundOrder, message: Message, node: Mapping[str, Any]
     ) -> Trained:
         """Answer without noise of this client's."""
         answer, metrics = self.work.train(work)
         if not self.config.masks:
-            return answer, metrics, ""
+            return Trained(answer, metrics)
         digest = round_digest(list(work.received.values()), computed_from(self.config), {})
         weighs = self.config.federation.weighting is Weighting.examples
         answer = to_integers(
             answer,
             weight=float(len(work.records)) if weighs else 1.0,
-            clients=self._masking(context).clients(_terms(message)),
+            clients=self.masks.clients(message, node),
         )
-        return answer, metrics, _about(order, digest.hex())
+        return Trained(answer, metrics, _about(order, digest.hex()))
 
     def _train_charged(
-        self,
-        work: LocalRound,
-        order: RoundOrder,
-        message: Message,
-        context: Context,
-        content: RecordDict,
+        self, work: LocalRound, order: RoundOrder, message: Message, node: Mapping[str, Any]
     ) -> Trained:
         """Pay for the round in this client's own ledgers, then answer as the server asks."""
-        config, node, count = self.config, context.node_config, len(work.records)
-        mechanism = None
+        config, count = self.config, len(work.records)
+        mechanism, paid = None, None
         if config.privacy.style.protects_records:
             mechanism = self._mechanism(order, count)
             if SiteRules.of(node).deployed:
@@ -312,9 +276,9 @@ class ClientRuntime:
             server_round=work.server_round,
             ledger=_needed("ledger", order.ledger),
             digest=digest.hex(),
-            data=self._data_digest(work.records, node, work.name),
+            data=self.accounts.data_digest(work.records, node, work.name),
         )
-        accounts = self._accounts(mechanism, own, node, work.name, count)
+        accounts = self.accounts.of(mechanism, own, node, work.name, count)
         for account in accounts:
             account.ledger.charge(asked, account.mechanism, account.budget)
         crash_point("client:charged")
@@ -341,8 +305,7 @@ class ClientRuntime:
                 steps=mechanism.steps,
                 charges=charges[0],
             )
-            content["privacy"] = paid.to_record()
-        return answer, metrics, _about(order, asked.digest)
+        return Trained(answer, metrics, _about(order, asked.digest), paid)
 
     def _own_answer(
         self,
@@ -354,95 +317,13 @@ class ClientRuntime:
         """What this client does to its whole answer; its share of the noise is as terms say."""
         shares = 1
         if self.config.masks:
-            terms = _terms(message)
+            terms = terms_of(message)
             shares = terms.minimum - terms.colluding
         weights = sum(value.size for value in work.received.values())
         if self.own_answer is None:
             return None
         count = len(work.records)
         return self.own_answer(order, mechanism, weights=weights, count=count, shares=shares)
-
-    def _accounts(
-        self,
-        mechanism: RecordMechanism | None,
-        own: OwnAnswer | None,
-        node: Mapping[str, Any],
-        name: str,
-        records: int,
-    ) -> list[Account]:
-        """What a round is charged to: this client's records, and itself as a whole."""
-        found = []
-        if mechanism is not None:
-            budget = self._budget(records, node)
-            found.append(Account(self._ledger(node, name), mechanism, budget))
-        if own is not None and own.updates is not None:
-            settings = self.config.privacy.user
-            delta = settings.target_delta or default_delta(1)
-            method = self.config.privacy.accountant.value
-            budget = Budget(settings.target_epsilon, delta, method)
-            found.append(Account(self._ledger(node, name + UPDATES), own.updates, budget))
-        return found
-
-    def _masking(self, context: Context) -> Masking:
-        """What this client remembers of secure aggregation."""
-        node = context.node_config
-        name = client_name(node)
-        if name not in self._masks:
-            refuse_homeless(node)
-            self._masks[name] = Masking(
-                client_folder(self.config, node),
-                name,
-                client_ledger_key(self.config, node, name),
-                durable="state-dir" in node,
-            )
-        return self._masks[name]
-
-    def _masked(
-        self,
-        answer: model_arrays.State,
-        about: str,
-        order: RoundOrder,
-        message: Message,
-        context: Context,
-        records: int,
-    ) -> model_arrays.State:
-        """The answer as the server may see it."""
-        terms = _terms(message)
-        if (terms.run, terms.server_round) != (f"{order.run}:{order.phase}", order.server_round):
-            raise ConfigError("the server's round order and its secure aggregation do not agree")
-        delivery = Delivery.from_record(message.content.config_records[MASKING])
-        masked = self._masking(context).mask(terms, delivery, about, flattened(answer))
-        return {MASKED: masked.values}
-
-    def _ledger(self, node: Mapping[str, Any], name: str) -> ClientLedger:
-        """This client's own ledger, opened once per process."""
-        if name not in self._ledgers:
-            self._ledgers[name] = ClientLedger(
-                client_folder(self.config, node),
-                name,
-                client_ledger_key(self.config, node, name),
-                durable="state-dir" in node,
-            )
-        return self._ledgers[name]
-
-    def _budget(self, records: int, node: Mapping[str, Any]) -> Budget:
-        settings, rules = self.config.privacy.sample, SiteRules.of(node)
-        # The server's default δ is for all records, so smaller than this, and its ε larger.
-        default = default_delta(records)
-        return Budget(
-            settings.target_epsilon,
-            settings.target_delta or default,
-            self.config.privacy.accountant.value,
-            all_runs_epsilon=rules.max_epsilon,
-            all_runs_delta=rules.delta or default,
-        )
-
-    def _data_digest(self, records: Records, node: Mapping[str, Any], name: str) -> str:
-        """Keyed digest of this client's records, computed once per process."""
-        if name not in self._digests:
-            key = client_ledger_key(self.config, node, name)
-            self._digests[name] = key.digest([records.x, records.y]).hex()
-        return self._digests[name]
 
     def _received(self, message: Message) -> model_arrays.State:
         """The model of a message; clients of one round that share a process decode it once."""
@@ -482,14 +363,6 @@ def _needed(key: str, value: int | None) -> int:
     if value is None:
         raise ConfigError(f"the server's round order has no {key}")
     return value
-
-
-def _terms(message: Message) -> Terms:
-    return Terms.from_record(message.content.config_records.get(TERMS, ConfigRecord()))
-
-
-def _said(value: Plain) -> RecordDict:
-    return RecordDict({MASKING: ConfigRecord(dict(value.to_record()))})
 
 
 def _about(order: RoundOrder, digest: str) -> str:
