@@ -118,20 +118,20 @@ def privacy_report(
 def observers(config: Config, guarantees: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Who is promised what: the server sees more than whoever receives the model.
 
-    It sees whole updates before client-level noise, and, where it is trusted to add the record
-    noise too, exact sums over a client's records. Where all records are pooled it holds them.
+    Where it adds the noise it sees what is noised: whole updates, or exact sums over a client's
+    records. Where clients add the noise, all of it or shares, it sees what is noised already. Where
+    all records are pooled it holds them.
     """
-    pooled = config.federation.topology is Topology.centralized
+    style, pooled = config.privacy.style, config.federation.topology is Topology.centralized
     by_unit = {g["unit"]: g for g in guarantees}
+    own_noise = style.protects_clients and not config.client_noise_at_server
+    seen = {"record": config.record_noise_at_server or pooled, "client": not own_noise}
     rows = []
     for observer in ("server", "model recipients"):
         row: dict[str, Any] = {"observer": observer}
         for unit in ("record", "client"):
             held = by_unit.get(unit)
-            sees_it = pooled or (
-                config.client_noise_at_server if unit == "client" else config.record_noise_at_server
-            )
-            if held is not None and not (observer == "server" and sees_it):
+            if held is not None and not (observer == "server" and seen[unit]):
                 row[unit] = {"epsilon": held["epsilon"], "delta": held["delta"]}
             else:
                 row[unit] = None

@@ -16,7 +16,7 @@ from dp_fedmed.federation.secure_aggregation import Delivery, Roster, Terms, Unm
 from dp_fedmed.federation.secure_aggregation.attempt import MASKED, MASKING, TERMS
 from dp_fedmed.federation.secure_aggregation.plain import Plain
 from dp_fedmed.site.keys import client_folder, client_ledger_key, refuse_homeless
-from dp_fedmed.site.masking import Masking
+from dp_fedmed.site.masking import UNMASKED, Masking
 
 
 class MaskedAnswers:
@@ -34,7 +34,7 @@ class MaskedAnswers:
             self._masks[name] = Masking(
                 client_folder(self.config, node),
                 name,
-                client_ledger_key(self.config, node, name),
+                client_ledger_key(self.config, node, name + UNMASKED),
                 durable="state-dir" in node,
             )
         return self._masks[name]

@@ -34,6 +34,8 @@ from dp_fedmed.privacy.ledger import Ledger
 from dp_fedmed.privacy.streams.keys import KEY_BYTES, MacKey
 
 REVEAL = "REVEAL"
+#: Beside a client's name, what the ledger of unmasked rounds is called.
+UNMASKED = ".unmasked"
 SCHEMA = 1
 Said = TypeVar("Said")
 
@@ -52,7 +54,7 @@ class Masking:
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         self.name, self._durable = name, durable
         self._file = folder / f"{name}.masking"
-        self._revealed = Ledger(folder / f"{name}.unmasked.jsonl", key, durable=durable)
+        self._revealed = Ledger(folder / f"{name}{UNMASKED}.jsonl", key, durable=durable)
 
     def advertise(self, terms: Terms) -> Advertisement:
         """Public keys for an attempt; what an earlier attempt needed is forgotten for good."""

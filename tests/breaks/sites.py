@@ -47,7 +47,7 @@ BREAKS = [
     ),
     Break(
         "site: a label is looked at when its record is drawn",
-        "site/runtime.py",
+        "site/records.py",
         "if low < 0 or high >= classes:",
         "if False:",
         f"{NODES}::test_a_label_outside_the_classes_is_found_before_round_1",

@@ -18,6 +18,11 @@ from dp_fedmed.errors import ConfigError
 pytestmark = pytest.mark.usefixtures("strict")
 #: For each key of the table, (settings in which it counts, settings in which it does not).
 BOTH: dict[str, tuple[str, str]] = {
+    "federation.max_dropouts": ("privacy=user privacy.noise=shares", "privacy=user"),
+    "federation.max_colluding": (
+        "privacy=none federation.secure_aggregation=true",
+        "privacy=sample",
+    ),
     "privacy.sample.target_epsilon": ("privacy=sample", "privacy=none"),
     "privacy.sample.noise_multiplier": ("privacy=hybrid", "privacy=user"),
     "privacy.sample.target_delta": ("privacy=sample", "privacy=user"),
@@ -137,6 +142,7 @@ VALUES = {
 }
 #: Always read, or refused by `validate` where they would contradict the rest.
 ALWAYS = {
+    "federation.secure_aggregation",
     *("task.name", "task.kind", "task.metric", "data.name", "data.id", "data.path"),
     *("data.client_val_fraction", "data.group_by", "data.partition.name"),
     *("data.partition.min_records", "training.threads", "training.device"),

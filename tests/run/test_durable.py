@@ -1,9 +1,7 @@
-"""Files that are whole or not there, and one process for each run directory."""
+"""Files that are synced and swept, and one process for each run directory."""
 
 from __future__ import annotations
 
-import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,34 +9,7 @@ from pathlib import Path
 import pytest
 
 from dp_fedmed.errors import RunLocked
-from dp_fedmed.privacy.files import write_file
 from dp_fedmed.run.durable import RunLock, sweep, sync_all, wait_for_sweeps
-
-
-@pytest.mark.parametrize("is_durable", [True, False])
-def test_a_file_is_replaced_whole_with_its_mode(is_durable: bool, tmp_path: Path) -> None:
-    target = tmp_path / "file"
-    target.write_bytes(b"before")
-    write_file(target, b"after", mode=0o600, durable=is_durable)
-    assert target.read_bytes() == b"after"
-    assert stat.S_IMODE(target.stat().st_mode) == 0o600
-    assert list(tmp_path.iterdir()) == [target]
-
-
-def test_a_write_that_fails_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = tmp_path / "file"
-    target.write_bytes(b"before")
-
-    def refuse(*_: object) -> None:
-        raise OSError("disk is gone")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OSError, match="disk is gone"):
-        write_file(target, b"after")
-    assert target.read_bytes() == b"before"
-    assert list(tmp_path.iterdir()) == [target], "nothing is left lying about"
 
 
 def test_files_and_folders_are_synced_and_swept(tmp_path: Path) -> None:

@@ -60,6 +60,20 @@ STYLES = {
         *("federation.num_clients=8", "federation.sample_rate=0.5", "training.local_steps=1"),
         *("training.batch_size=1000", "privacy.noise=server", "privacy.user.max_grad_norm=5"),
     ],
+    "none-masked": [
+        *("federation.num_clients=4", "federation.secure_aggregation=true", "checkpoint.every=2"),
+    ],
+    "user-client": ["federation.num_clients=4", "privacy.noise=client"],
+    "user-shares": ["federation.num_clients=5", "privacy.noise=shares"],
+    "sample-shares": [
+        *("federation.num_clients=4", "training.local_steps=1", "training.batch_size=1000"),
+        *("privacy.noise=shares", "federation.server_optimizer=fedavgm"),
+    ],
+    "hybrid-shares": [
+        *("federation.num_clients=8", "federation.sample_rate=0.5", "training.local_steps=1"),
+        *("training.batch_size=1000", "privacy.noise=shares", "privacy.user.max_grad_norm=5"),
+        "federation.sampler=fixed",
+    ],
     "hybrid": [
         *("federation.num_clients=8", "federation.sample_rate=0.5", "training.local_steps=2"),
         *("training.batch_size=16", "federation.max_participations=2"),
@@ -69,7 +83,7 @@ STYLES = {
 
 
 def settings_of(case: str) -> list[str]:
-    style = case.removeprefix("textures-").removesuffix("-server")
+    style = case.removeprefix("textures-").partition("-")[0]
     own = TEXTURES if case.startswith("textures-") else [*COMMON, *STYLES[case]]
     bank = ["anomaly.coreset_size=20"] if case == "textures-none" else []
     bank += ["privacy.noise=server"] if case == "textures-sample" else []

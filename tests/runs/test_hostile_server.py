@@ -22,8 +22,8 @@ from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation import flower_compat
 from dp_fedmed.planning.plan import sample_rate, steps_per_round
 from dp_fedmed.privacy import get_privacy_spent
+from dp_fedmed.site.records import UNFIT
 from dp_fedmed.site.rules import SiteRules
-from dp_fedmed.site.runtime import UNFIT
 
 SECRET = "tuberculosis-1957"
 SIGMA = 4.0

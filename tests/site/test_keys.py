@@ -27,7 +27,7 @@ def test_a_deployed_client_makes_one_key_and_keeps_it(tmp_path: Path) -> None:
     (tmp_path / "state").chmod(0o755)
     with pytest.raises(SiteRefused, match="has mode 0755"):
         client_key(config, own, "a", phase=0)
-    with pytest.raises(SiteRefused, match="keeps its own noise key"):
+    with pytest.raises(SiteRefused, match="keeps its own keys"):
         client_key(config, {}, "a", phase=0)
 
 

@@ -13,8 +13,8 @@ import torch
 from flwr.app import Context, Message, RecordDict
 
 from dp_fedmed.assemble import client_runtime
-from dp_fedmed.config import Config, TaskKind
-from dp_fedmed.data import Records, load_data
+from dp_fedmed.config import Config
+from dp_fedmed.data import load_data
 from dp_fedmed.errors import ArrayError, ConfigError, SiteRefused
 from dp_fedmed.federation import RecordOrder, RoundOrder
 from dp_fedmed.federation import arrays as model_arrays
@@ -22,7 +22,7 @@ from dp_fedmed.federation.flower_compat import make_context, set_identity, set_m
 from dp_fedmed.planning.plan import round_shape
 from dp_fedmed.privacy.streams.keys import LEDGER_KEY_FILE, SECRET_FOLDER, MacKey, key_file
 from dp_fedmed.privacy.streams.noise import NoiseKey
-from dp_fedmed.site.runtime import ClientRuntime, refuse_unfit
+from dp_fedmed.site.runtime import ClientRuntime
 
 SHAPE, CLASSES, COUNT = (30,), 2, 4
 NODE: dict[str, Any] = {"partition-id": 1, "num-partitions": COUNT}
@@ -188,18 +188,3 @@ def test_a_site_of_its_own_is_not_pooled(small: Callable[..., Config]) -> None:
     runtime = client_runtime(small("federation.topology=centralized"))
     with pytest.raises(ConfigError, match=r"use federation\.topology=federated"):
         runtime.records({"client-id": "north"})
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "said"),
-    [
-        (np.zeros((3, 5), np.float32), [0, 1, 1], r"shape \[4\] .* \[5\]"),
-        (np.zeros((3, 4), np.float32), [0, 1, 2], "class ids go from 0 to 2"),
-        (np.zeros((3, 4), np.float32), [0, 1, -1], "class ids go from -1 to 1"),
-        (np.full((3, 4), np.nan, np.float32), [0, 1, 1], "not finite"),
-    ],
-)
-def test_all_records_are_looked_at(x: np.ndarray, y: list[int], said: str) -> None:
-    records = Records(x, np.array(y))
-    with pytest.raises(ConfigError, match=said):
-        refuse_unfit(records, (4,), 2, TaskKind.classification)
