@@ -29,6 +29,7 @@ from dp_fedmed.data.records import joined
 from dp_fedmed.evidence.audited_run import OVER, planned_privacy
 from dp_fedmed.evidence.findings import QUIET, AuditTarget
 from dp_fedmed.evidence.one_release import Arrays
+from dp_fedmed.evidence.own_noise import noised_by_clients
 from dp_fedmed.federation import ClientPlan, PrivacyPlan, RecordOrder
 from dp_fedmed.learning import (
     AnomalyWork,
@@ -40,7 +41,7 @@ from dp_fedmed.learning import (
 )
 from dp_fedmed.learning.anomaly.features import FeatureCache, PatchFeatures
 from dp_fedmed.planning.plan import make_sampler
-from dp_fedmed.privacy.mechanisms import RecordSums, ServerMechanism
+from dp_fedmed.privacy.mechanisms import ClientUpdates, RecordSums, ServerMechanism
 from dp_fedmed.privacy.mechanisms.base import add
 from dp_fedmed.privacy.streams import RoundStreams
 
@@ -377,6 +378,9 @@ def _released(
     mechanism = server_mechanism(config, plan, make_sampler(config), weights=weights)
     if mechanism is None:
         raise ValueError("the server noises nothing here")
+    if isinstance(mechanism, ClientUpdates) and mechanism.noised_by != "server":
+        summed = {n: dict(_as_sum(mechanism, answer, n)) for n, answer in answers.items()}
+        return noised_by_clients(config, mechanism, summed, secrets)
     total = mechanism.empty(next(iter(answers.values())))
     for name, answer in answers.items():
         add(total, mechanism.bound(_as_sum(mechanism, answer, name), client=name))

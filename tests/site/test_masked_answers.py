@@ -1,4 +1,4 @@
-"""Messages of secure aggregation at a client: what it answers, and what it does not go along with."""
+"""Messages of secure aggregation at a client: its answers, and what it does not go along with."""
 
 from __future__ import annotations
 
