@@ -322,9 +322,7 @@ def cells(released: Floats, target: Target) -> Ints:
 
 def learned(released: Floats, target: Target) -> Ints:
     """What features mean is learned from every second value; of a doubtful cell nothing is said."""
-    known = [
-        np.bincount(cells(values, target)[::2], minlength=1024) for values in target.published
-    ]
+    known = [np.bincount(cells(values, target)[::2], minlength=1024) for values in target.published]
     gap, seen = known[1] - known[0], known[1] + known[0]
     verdict = np.where(np.abs(gap) > 3.0 * np.sqrt(seen), np.sign(gap), 0)[cells(released, target)]
     verdict[::2] = 0
