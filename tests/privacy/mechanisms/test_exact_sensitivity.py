@@ -90,7 +90,7 @@ def test_a_client_moves_the_sum_of_updates_by_at_most_c(kind: str, norm: float) 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_client_moves_updates_and_count_by_what_their_two_noises_hide(kind: str) -> None:
-    """(moved/σ_Δ C)² + (moved count/σ_b)² is at most 1/σ²: both releases cost the event together."""
+    """(moved/σ_Δ C)² + (moved count/σ_b)² is at most 1/σ²: both releases cost one event."""
     sigma = 2.0
     event = PrivacyEvent.full(unit="client", noise_multiplier=sigma)
     mechanism = AdaptiveClientUpdates(

@@ -80,7 +80,9 @@ def summed(mechanism: ClientUpdates, answers: dict[str, dict[str, Floats]]) -> S
     return total
 
 
-def of_the_server(make: Callable[[], ClientUpdates], answers: dict[str, Any]) -> Target:
+def of_the_server(
+    make: Callable[[], ClientUpdates], answers: dict[str, Any], *, std: float
+) -> Target:
     """Client `z` is the unit, unless answers come in pairs: then a record of it is."""
     worlds = (
         (answers["without"], answers["with"])
@@ -94,7 +96,7 @@ def of_the_server(make: Callable[[], ClientUpdates], answers: dict[str, Any]) ->
         (totals[0]["w"], totals[1]["w"]),
         (without, with_it),
         mechanism.sums.grid.step,
-        mechanism.std,
+        std,
         mechanism.expected_cohort,
     )
 
@@ -112,11 +114,12 @@ def adaptive(rate: float = 0.2) -> AdaptiveClientUpdates:
 def client_updates() -> Target:
     event = PrivacyEvent.full(unit="client", noise_multiplier=2.0)
     make = partial(ClientUpdates, event, max_norm=0.7, expected_cohort=6.5)
-    return of_the_server(make, dict(zip("abcdefz", updates(7), strict=True)))
+    return of_the_server(make, dict(zip("abcdefz", updates(7), strict=True)), std=2.0 * 0.7)
 
 
 def adaptive_updates() -> Target:
-    return of_the_server(adaptive, dict(zip("abcdefz", updates(7), strict=True)))
+    std = (2.0**-2 - 5.0**-2) ** -0.5  # a count of ±½ with noise of 50/20 takes the rest of σ = 2
+    return of_the_server(adaptive, dict(zip("abcdefz", updates(7), strict=True)), std=std)
 
 
 def adaptive_count() -> Target:
@@ -137,7 +140,7 @@ def adaptive_count() -> Target:
         return found
 
     sums = (np.zeros(tries, np.int64), np.full(tries, unit))
-    return Target(sums, (published(0), published(1)), step, mechanism.count_noise, cohort)
+    return Target(sums, (published(0), published(1)), step, 50.0 / 20.0, cohort)
 
 
 def record_sums(*, client_norm: float | None = None, unit: str = "record") -> Target:
@@ -161,7 +164,8 @@ def record_sums(*, client_norm: float | None = None, unit: str = "record") -> Ta
         name: {c: {"w": own.release(own.bound(v).sum(0), streams(0))} for c, v in world.items()}
         for name, world in {"without": less, "with": rows}.items()
     }
-    return of_the_server(make, worlds if unit == "record" else worlds["with"])
+    std = 2.0 * max(own.sensitivity(weights=D), client_norm or 0.0)
+    return of_the_server(make, worlds if unit == "record" else worlds["with"], std=std)
 
 
 def dp_sgd() -> Target:
@@ -211,7 +215,7 @@ def noisy_rows() -> Target:
     worlds = [mechanism.bound(rows[[0, 1, h + 2]]) for h in (0, 1)]
     without, with_it = (mechanism.release(w, streams(h))[2] for h, w in enumerate(worlds))
     sums = worlds[0][2], worlds[1][2]
-    return Target(sums, (without, with_it), mechanism.sums.grid.step, mechanism.std)
+    return Target(sums, (without, with_it), mechanism.sums.grid.step, 2.0 * 2.0**0.5)
 
 
 MAP = random_map(48, 40)

@@ -222,7 +222,7 @@ def test_the_margin_below_a_bound_covers_any_order_of_summation(
 def test_a_contribution_is_bounded_where_a_norm_is_added_up_in_the_worst_order(
     norm: float, longer: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One value of C, and 200,000 whose squares vanish beside its own, each a multiple of a step."""
+    """One value of C, and 200,000 whose squares vanish beside its own, all whole steps."""
 
     def one_by_one(flat: Sequence[np.ndarray]) -> tuple[float, float]:
         squares = np.concatenate([part.astype(np.float64) for part in flat]) ** 2
