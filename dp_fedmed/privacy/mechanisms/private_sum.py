@@ -39,6 +39,8 @@ LEAST_NOISE_STEPS: Final = 2.0**16
 _FARTHEST_DRAW: Final = 40.0
 #: Unit roundoff of float64.
 _ROUNDOFF: Final = 2.0**-53
+#: Sums of squares above it have lost nothing to underflow.
+_LEAST_SQUARES: Final = 1e-280
 #: How far one record's clipped float32 gradient may move with the records beside it, relative to
 #: C: eight times the most that was measured, and not proven
 #: (tests/learning/networks/test_record_check.py).
@@ -204,12 +206,13 @@ class PrivateSum:
         """Whether integers of another party have at most norm C, or the one given.
 
         What `bounded` made always fits, whatever zeros stand beside it: only numbers other than
-        zero can make a norm wrong, so only they count for the margin.
+        zero can make a norm wrong, so only they count for the margin. Four more are for turning
+        integers above 2⁵³ into floats, for the root and for the product below.
         """
         flat = [part.reshape(-1) for part in arrays]
         dimension = sum(int(np.count_nonzero(part)) for part in flat)
         bound = self.max_norm if max_norm is None else max_norm
-        limit = bound * (1.0 - dimension * _ROUNDOFF)
+        limit = bound * (1.0 - (dimension + 4.0) * _ROUNDOFF)
         return _norm(flat)[0] <= limit / self.grid.step
 
     def projection_rounding(self, max_norm: float, dimension: int) -> float:
@@ -259,17 +262,14 @@ def _wide(flat: NDArray[Any], peak: float = 1.0) -> Iterator[NDArray[np.float64]
 
 
 def _norm(flat: Sequence[NDArray[Any]]) -> tuple[float, float]:
-    """(norm of arrays over a power of two, that power): 1 unless squares would overflow.
-
-    Numbers so small that their squares vanish are far below one step of any grid.
-    """
+    """(norm of arrays over a power of two, that power): 1 unless squares overflow or vanish."""
     with np.errstate(over="ignore", invalid="ignore"):
         squares = _sum(float(np.dot(w, w)) for part in flat for w in _wide(part))
-        if math.isfinite(squares):
+        if _LEAST_SQUARES < squares < math.inf:
             return math.sqrt(squares), 1.0
         if not all(np.isfinite(part).all() for part in flat):
             return math.inf, 1.0
-        largest = max(float(np.abs(part).max(initial=0.0)) for part in flat)
+        largest = max((float(np.abs(part).max(initial=0.0)) for part in flat), default=0.0)
         peak = 2.0 ** (math.frexp(largest)[1] - 1)
         squares = math.fsum(float(np.dot(w, w)) for part in flat for w in _wide(part, peak))
         return math.sqrt(squares), peak

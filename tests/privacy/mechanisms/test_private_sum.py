@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dp_fedmed.privacy.mechanisms import private_sum
 from dp_fedmed.privacy.mechanisms.private_sum import BITS, Grid, PrivateSum
 from dp_fedmed.privacy.streams.noise import NoiseStream
 
@@ -198,3 +199,134 @@ def test_low_bits_of_a_release_tell_nothing_of_the_sum() -> None:
 def test_too_many_contributions_are_refused_at_once() -> None:
     with pytest.raises(ValueError, match="overflow"):
         PrivateSum(max_norm=1.0, noise_multiplier=1.0, contributions=2**33)
+
+
+ROUNDOFF = Fraction(1, 2**53)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 1000, 10**6, 10**9])
+@pytest.mark.parametrize("norm", [1.0, 1.0 - 2.0**-53, 1.0 + 2.0**-52, 0.7, 1e-6, 12345.678])
+def test_the_margin_below_a_bound_covers_any_order_of_summation(
+    norm: float, dimension: int
+) -> None:
+    """γ_n = nu/(1-nu) (Higham 2002, section 3.1) on a norm, with room for scaling it to C."""
+    n = dimension + 8
+    gamma = n * ROUNDOFF / (1 - n * ROUNDOFF)
+    below = Fraction(private_sum._below(norm, dimension))
+    assert below * (1 + gamma) <= Fraction(norm)
+    assert below >= Fraction(norm) * (1 - 3 * n * ROUNDOFF), "and no more than that is lost"
+
+
+@pytest.mark.parametrize("norm", [1.0, 2.0**-7, 64.0])
+@pytest.mark.parametrize("longer", [0.0, 2.0**-52, 2.0**-45])
+def test_a_contribution_is_bounded_where_a_norm_is_added_up_in_the_worst_order(
+    norm: float, longer: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One value of C, and 200,000 whose squares vanish beside its own, all whole steps."""
+
+    def one_by_one(flat: Sequence[np.ndarray]) -> tuple[float, float]:
+        squares = np.concatenate([part.astype(np.float64) for part in flat]) ** 2
+        return math.sqrt(np.cumsum(squares)[-1]), 1.0
+
+    monkeypatch.setattr(private_sum, "_norm", one_by_one)
+    sums = PrivateSum(max_norm=norm, noise_multiplier=1.0)
+    vector = np.full(200_001, norm * 2.0**-27)
+    vector[0] = norm * (1.0 + longer)
+    assert one_by_one([vector])[0] == vector[0], "the others are lost"
+    assert squared(sums.bounded([vector])[0], sums.grid) <= Fraction(norm) ** 2
+
+
+@pytest.mark.parametrize("norm", [1e-150, 1e-160, 1e-200, 1e-290])
+def test_a_c_whose_square_vanishes_bounds_too(norm: float) -> None:
+    """Adaptive clipping can come to any C; squares below 1e-308 are not zero for that."""
+    sums = PrivateSum(max_norm=norm, noise_multiplier=1.0)
+    steps, before = sums.bounded([np.full(10_000, norm)])
+    assert before == pytest.approx(100.0 * norm, rel=1e-9)
+    assert squared(steps, sums.grid) <= Fraction(norm) ** 2
+    rows = sums.bounded_rows(np.full((2, 10_000), norm))
+    assert squared([rows[0]], sums.grid) <= Fraction(norm) ** 2
+    short, _ = sums.bounded([np.full(100, norm / 64)])
+    assert np.array_equal(
+        sums.grid.values(short[0]), np.full(100, norm / 64) // sums.grid.step * sums.grid.step
+    )
+
+
+def float_below(square: Fraction) -> float:
+    """The largest float64 whose square is less."""
+    exact = mpmath.sqrt(mpmath.mpf(square.numerator) / square.denominator)
+    found = float(exact) * (1 + 2.0**-50)
+    while Fraction(found) ** 2 >= square:
+        found = math.nextafter(found, 0.0)
+    return found
+
+
+def test_integers_that_are_longer_than_a_bound_by_any_little_do_not_fit() -> None:
+    """The bound is the largest float64 below their exact norm."""
+    sums = PrivateSum(max_norm=1.0, noise_multiplier=1.0)
+    rng = np.random.default_rng(0)
+    found = [
+        np.array([10882978472561313, 4517795093853910]),
+        np.array([12112084601099421, 5777503374276204]),
+        np.array([95266922653428116, 179311455867325199]),
+    ]
+    for dimension in (1, 2, 3, 4, 9, 50):
+        for top in (2**20, 2**30, 2**31, 2**54, 2**60):
+            found += list(rng.integers(1, top, size=(20, dimension)))
+    for steps in found:
+        bound = float_below(squared([steps], sums.grid))
+        assert not sums.fits([steps], bound), steps.tolist()
+        assert sums.fits([steps], bound * (1 + (steps.size + 8) * 2.0**-52))
+
+
+def test_a_full_step_in_every_value_is_what_truncation_adds() -> None:
+    """The worst case: each value of the sum lies just below a step, and the record lifts it."""
+    grid, d = Grid.for_norm(1.0, noise_multiplier=1.0), 10_000
+    allowed = grid.sensitivity(max_norm=1.0, dimension=d, contributions=2, rows_together=0)
+    record = np.full(d, 1.0 / math.sqrt(d))
+    steps, rest = divmod(Fraction(float(record[0])), Fraction(grid.step))
+    assert rest > 0
+    others = np.full(d, grid.step * (1.0 - 2.0**-20))
+    moved = grid.truncated(others + record) - grid.truncated(others)
+    assert set(moved.tolist()) == {int(steps) + 1}
+    assert 1 < squared([moved], grid) <= Fraction(allowed) ** 2
+
+
+@pytest.mark.parametrize("dimension", [1, 60, 10**7])
+@pytest.mark.parametrize("contributions", [1, 1000, 10**6])
+@pytest.mark.parametrize("norm", [1e-6, 0.7, 1.0])
+def test_sensitivity_is_no_less_than_its_terms_in_exact_arithmetic(
+    norm: float, contributions: int, dimension: int
+) -> None:
+    grid = Grid.for_norm(norm, noise_multiplier=1.0)
+    allowed = grid.sensitivity(
+        max_norm=norm, dimension=dimension, contributions=contributions, rows_together=7
+    )
+    n, u = contributions, mpmath.mpf(2) ** -53
+    with mpmath.workdps(50):
+        sums = 2 * (n - 1) * u / (1 - (n - 1) * u) * n  # γ of n - 1 additions, for both sums
+        rounding = (dimension + 2) * u + sums + 7 * mpmath.mpf(2) ** -18
+        least = norm * (1 + rounding) + mpmath.sqrt(dimension) * grid.step
+        assert least <= allowed <= least * (1 + (2 * dimension + 6 * n + 20) * u)
+
+
+def test_projecting_a_sum_moves_it_by_no_more_than_is_charged_for_rounding() -> None:
+    """Bounds of 2⁵² steps and more, where floats are coarser than the grid."""
+    rng = np.random.default_rng(4)
+    sums = PrivateSum(max_norm=2.0**-22, noise_multiplier=1.0, contributions=10)
+    grid, beyond = sums.grid, []
+    for _ in range(400):
+        d, bound = int(rng.integers(2, 9)), 2.0 ** int(rng.integers(0, 7))
+        exact = rng.normal(size=d)
+        exact *= bound * (1 + rng.normal() * 2.0**-18) / np.linalg.norm(exact)
+        record = rng.normal(size=d)
+        (own,), _ = sums.bounded([record / np.linalg.norm(record)])
+        total = np.rint(exact / grid.step).astype(np.int64)
+        (a,), (b,) = (sums.bounded([grid.values(t)], bound)[0] for t in (total, total + own))
+        moved, alone = (
+            mpmath.sqrt(sum(int(v) ** 2 for v in part)) * grid.step for part in (a - b, own)
+        )
+        left = moved - alone - mpmath.sqrt(d) * grid.step
+        assert left <= sums.projection_rounding(bound, d)
+        assert moved <= sums.projected_sensitivity(bound, d)
+        beyond.append(left)
+    assert max(beyond) > 0, "rounding does add something"
