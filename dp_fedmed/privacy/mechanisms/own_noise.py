@@ -1,8 +1,10 @@
 """Noise that clients add to their own integers: all that one needs, or a share of a sum's noise.
 
 The guarantee kept here: the shares of `shares` honest clients add up to noise of standard deviation
-`std` or more, whoever else takes part. Sums of rounded normals differ from the rounded sum by a
-relative exp(−2π²s²) at s grid steps per share (Poisson summation), which at s ≥ 2¹⁰ is nothing.
+`std` or more, whoever else takes part. A sum of K rounded normals of s grid steps each is a rounded
+N(0, Ks²) to which K − 1 independent roundings were added, so post-processing of the Gaussian
+mechanism, up to K·exp(−2π²s²(1 − 1/K)) (Poisson summation; tests/privacy/mechanisms/
+test_rounded_noise.py), which at s ≥ 2¹⁰ is nothing.
 """
 
 from __future__ import annotations
