@@ -81,7 +81,8 @@ def run_dirac(
     """Run the configuration on Dirac canaries, of which the coins say which are there.
 
     A canary's score is how far its own weight has moved, in what the unit is protected against:
-    for records the answers that the server receives, for clients the released model.
+    the answers that the server receives where each client noises its own records, else the
+    released model.
     """
     numbers = np.arange(len(coins), dtype=np.float32)
     if target.unit == "record":
@@ -95,7 +96,8 @@ def run_dirac(
     with canaries.prepared(canaries.dirac_data(present)) as data:
         changed = _dirac_config(config, target, data, batch, len(present), len(coins))
         outcome = run_audited(changed, display, target.unit)
-    seen = outcome.received if target.unit == "record" else outcome.released
+    is_noised = target.unit == "record" and not config.sums_records
+    seen = outcome.received if is_noised else outcome.released
     return replace(outcome, scores=seen[canaries.WEIGHT][:, 0].astype(np.float64))
 
 

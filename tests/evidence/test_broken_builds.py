@@ -22,6 +22,7 @@ from dp_fedmed.learning.networks.dp_sgd import KeyedDPOptimizer
 from dp_fedmed.learning.networks.per_sample import PerSampleGradients
 from dp_fedmed.privacy.mechanisms import private_sum
 from dp_fedmed.privacy.mechanisms.client_updates import ClientUpdates
+from dp_fedmed.privacy.mechanisms.record_sums import RecordSums
 from dp_fedmed.privacy.streams.noise import NoiseKey, Purpose, StreamId
 from dp_fedmed.privacy.streams.rounds import RoundStreams
 from tests.evidence.test_audit import client_level, record_level, whole_run
@@ -88,6 +89,11 @@ def quarter_client_noise(patch: Patch) -> None:
     patch.setattr(ClientUpdates, "release", broken)
 
 
+def quarter_noise_of_the_sum(patch: Patch) -> None:
+    std = RecordSums.std.fget  # type: ignore[attr-defined]
+    patch.setattr(RecordSums, "std", property(lambda self: std(self) / 4.0))
+
+
 def unclipped_clients(patch: Patch) -> None:
     patch.setattr(private_sum, "_below", lambda bound, dimension: 1e6 * bound)
 
@@ -108,6 +114,12 @@ CAUGHT_BY_AUDIT: list[tuple[Callable[[Patch], None], Callable[..., Config], list
         accountant_reset_each_round,
         RECORD,
         ["federation.num_rounds=25", "privacy.sample.noise_multiplier=5"],
+        1500,
+    ),
+    (
+        quarter_noise_of_the_sum,
+        RECORD,
+        ["privacy.noise=server", "training.batch_size=100000", "training.local_steps=1"],
         1500,
     ),
     (quarter_client_noise, CLIENT, [*FULL], 800),

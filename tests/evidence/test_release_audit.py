@@ -22,6 +22,7 @@ from dp_fedmed.evidence.release_audit import audit_release
 from dp_fedmed.evidence.release_sources import attacked
 from dp_fedmed.privacy import clip_l2_rows
 from dp_fedmed.privacy.mechanisms import RecordSums, private_sum
+from dp_fedmed.privacy.mechanisms.own_noise import OwnNoise
 from tests.evidence.broken import unclipped, weaker_noise, without_checks
 from tests.evidence.test_audit import client_level, record_level
 
@@ -199,9 +200,10 @@ def test_an_images_vector_without_its_bound_is_found(monkeypatch: Patch) -> None
     assert found.attacked["moved"] > 5.0
 
 
+@pytest.mark.parametrize("place", ["server", "shares"])
 @pytest.mark.parametrize("style", ["sample", "hybrid"])
-def test_one_noise_for_all_holds_for_every_unit(style: str) -> None:
-    words = [f"privacy={style}", "privacy.noise=server", "federation.num_clients=20"]
+def test_one_noise_for_all_holds_for_every_unit(style: str, place: str) -> None:
+    words = [f"privacy={style}", f"privacy.noise={place}", "federation.num_clients=20"]
     config = compose([*words, "training.local_steps=1", "training.batch_size=100000"])
     for unit in range(2 if style == "hybrid" else 1):
         found = one_release(config, unit=unit, trials=100)
@@ -214,6 +216,14 @@ def test_one_noise_that_is_too_small_is_found(monkeypatch: Patch) -> None:
     words = ["privacy=sample", "privacy.noise=server", "federation.num_clients=5"]
     config = compose([*words, "training.local_steps=1", "training.batch_size=100000"])
     assert one_release(config).verdict is Verdict.exceeded
+
+
+def test_shares_of_which_there_are_too_few_are_found(monkeypatch: Patch) -> None:
+    """As if 10 of 12 honest clients could be spared."""
+    own = OwnNoise.own_std.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(OwnNoise, "own_std", property(lambda self: own(self) / 8.0))
+    words = ["privacy=user", "privacy.noise=shares", "federation.num_clients=15"]
+    assert one_release(compose(words)).verdict is Verdict.exceeded
 
 
 def test_hybrid_anomalies_have_both_units() -> None:
