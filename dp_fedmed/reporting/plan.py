@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -186,21 +187,39 @@ def print_plan(made: Plan, console: Console) -> None:
 
 def _places_table(places: Sequence[PlacedNoise]) -> Table:
     """Who may draw the noise, what that leaves in the sum, and who is promised what."""
-    table = Table(title="Who draws the noise of records", **TABLE)
-    for head in ("privacy.noise", "noise in the sum", "trusted", "ε: server", "ε: others"):
+    table = Table(title="Who draws the noise", **TABLE)
+    for head in ("privacy.noise", "σ", "noise in the sum", "trusted", "ε: server", "ε: others"):
         table.add_column(head)
-    chosen = next(place for place in places if place.is_chosen)
+    now = next((place.noise for place in places if place.is_chosen), math.nan)
     for place in places:
-        change = place.noise / chosen.noise
-        more = "" if place.is_chosen else f" (×{change:.2g})"
-        trusted = "nobody" if place.server is not None else "the server"
-        seen = "no promise" if place.server is None else f"{rounded_up(place.server)}"
-        row = [f"{place.noise:.3g}·C{more}", trusted, seen, f"{rounded_up(place.others)}"]
-        if place.refused is not None:
-            row = ["refused", "", "", ""]
         mark = " (this plan)" if place.is_chosen else ""
-        table.add_row(f"{place.place}{mark}", *row)
+        if place.refused is not None:
+            table.add_row(f"{place.place}{mark}", "refused", "", "", "", "")
+            continue
+        more = "" if place.is_chosen else f" (×{place.noise / now:.2g})"
+        table.add_row(
+            f"{place.place}{mark}",
+            ", ".join(f"{sigma:.3g}" for sigma in place.sigma.values()),
+            f"{place.noise:.3g}·C{more}",
+            _trusted(place),
+            _promised(place.server, place.others),
+            _promised(place.others, place.others),
+        )
     return table
+
+
+def _trusted(place: PlacedNoise) -> str:
+    if place.honest is not None:
+        return f"{place.honest} clients"
+    return "nobody" if place.server.keys() == place.others.keys() else "the server"
+
+
+def _promised(held: Mapping[str, float], asked: Mapping[str, float]) -> str:
+    """ε of each level, in the words of a reader."""
+    said = [f"{rounded_up(held[level])}" if level in held else "none" for level in asked]
+    if len(said) == 1:
+        return said[0].replace("none", "no promise")
+    return ", ".join(f"{unit} {one}" for unit, one in zip(("record", "client"), said, strict=True))
 
 
 def _client_table(made: Forecast) -> Table:
