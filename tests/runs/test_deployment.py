@@ -219,6 +219,39 @@ def test_sites_train_on_their_own_data_with_their_own_keys(
         assert [json.loads(line)["kind"] for line in lines] == ["CHARGE", "ANSWER"] * 2
 
 
+@pytest.mark.slow
+def test_sites_share_the_noise_and_the_server_sees_their_sum(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    """Two rounds of secure aggregation over a real SuperLink, the second after a resume."""
+    deployment.give(
+        {
+            name: medmnist_file(tmp_path / f"{name}.npz", number, 40 + number)
+            for number, name in enumerate(SITES)
+        }
+    )
+    server, folder = medmnist_file(tmp_path / "public.npz", 9, 20), tmp_path / "run"
+    overrides = (
+        f"data.path={server} federation.num_clients=3 federation.num_rounds=1 "
+        "privacy.noise=shares privacy.sample.noise_multiplier=4.0 "
+        "privacy.sample.target_epsilon=null privacy.sample.grad_mode=hooks "
+        "training.local_steps=1 training.batch_size=1000 model._target_=dp_fedmed.models.MLP"
+    )
+    settings = "task='medmnist' privacy='sample'"
+    report = deployment.run(f"{settings} overrides='{overrides}'", folder, 1)
+    (held,) = report["guarantees"]
+    assert held["noise_added_by"] == "all clients, a share each"
+    assert report["observers"][0]["record"] == report["observers"][1]["record"]
+    more = overrides.replace("num_rounds=1", "num_rounds=2")
+    again = deployment.run(f"{settings} resume='last' overrides='{more}'", folder, 2)
+    assert again["guarantees"][0]["epsilon"] > held["epsilon"]
+    for name in SITES:
+        state = deployment.folder / name / "state"
+        assert (state / f"{name}.masking").stat().st_mode & 0o077 == 0
+        lines = (state / f"{name}.unmasked.jsonl").read_text().splitlines()
+        assert [json.loads(line)["body"]["round"] for line in lines] == [1, 2]
+
+
 def tile(path: Path, seed: int, *, mode: str = "L", defect: bool = False) -> None:
     """A noisy picture, with a white patch where it is defective."""
     rng = np.random.default_rng(seed)

@@ -196,6 +196,18 @@ def guarantees(folder: Path) -> list[dict[str, object]]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_ray")
+@pytest.mark.parametrize("style", ["sample", "none"])
+def test_masks_on_ray_cancel_to_the_same_bits(style: str, small: Callable[..., Config]) -> None:
+    shares = ["privacy.noise=shares", "privacy.noise_seed=7", "privacy.sample.grad_mode=hooks"]
+    one_step = ["training.local_steps=1", "training.batch_size=100000"]
+    own = [*shares, *one_step] if style == "sample" else ["federation.secure_aggregation=true"]
+    settings = ["task=breast_cancer", f"privacy={style}", *own, "federation.num_clients=4"]
+    here = final_model(small(*settings))
+    assert same(here, final_model(small(*settings, "engine=ray", "engine.workers=2")))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
 def test_ray_gives_the_same_model_as_local(small: Callable[..., Config]) -> None:
     settings = ["task=digits", *SETTINGS["digits"]]
     local = final_model(small(*settings))
