@@ -1,4 +1,4 @@
-"""`python -m bench.noise_places [task ...]`: what it is worth that the server draws the noise once.
+"""`python -m bench.noise_places [task ...]`: what it is worth who draws the noise.
 
 Each figure is the test metric of a run with the recipe of style `sample` that ships: mean and
 standard deviation over seeds 0, 1 and 2. The noise is secret and new in every run. `hybrid`
@@ -11,9 +11,17 @@ import argparse
 import logging
 import sys
 
-from bench.utility import SEEDS, Experiment, cell, measure
+from bench.utility import SEEDS, Experiment, cell, measure, pneumonia_path
 
-TASKS = {"digits": "accuracy", "medmnist": "auroc", "cells": "dice", "textures": "image_auroc"}
+TASKS = {
+    "digits": "accuracy",
+    "medmnist": "auroc",
+    "cells": "dice",
+    "textures": "image_auroc",
+    "mvtec_folder": "image_auroc",
+}
+#: What a task needs besides its recipe: the magnetic tiles are a folder.
+OWN = {"mvtec_folder": (f"data.path={pneumonia_path().parent / 'magnetic_tile'}",)}
 #: Style `hybrid` with 50 clients: with two noises as it ships, and with one noise for both.
 ONE_NOISE = (
     *("privacy.noise=server", "federation.sampler=all", "federation.num_clients=50"),
@@ -26,6 +34,7 @@ HYBRID = {
     ("medmnist", "one"): ("recipe=medmnist-sample", *ONE_NOISE, "training.lr=25"),
 }
 EPSILONS = (8.0, 3.0, 1.0)
+PLACES = ("client", "shares", "server")
 SITES = (5, 20)
 
 
@@ -33,7 +42,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.noise_places", description=__doc__)
     known = [*TASKS, "hybrid"]
     parser.add_argument("tasks", nargs="*", help=f"of {', '.join(known)}; all unless given")
-    chosen = parser.parse_args().tasks or known
+    parser.add_argument("--places", nargs="+", default=PLACES, choices=PLACES)
+    arguments = parser.parse_args()
+    chosen = arguments.tasks or known
     if unknown := set(chosen) - set(known):
         parser.error(f"no task {sorted(unknown)[0]!r}: choose from {', '.join(known)}")
     logging.disable(logging.WARNING)
@@ -41,11 +52,12 @@ def main() -> int:
     print("|---|---|---|" + "---|" * len(EPSILONS))
     for task in [name for name in chosen if name in TASKS]:
         for sites in SITES:
-            for place in ("client", "server"):
+            for place in arguments.places:
                 cells = []
                 for epsilon in EPSILONS:
                     words = Experiment(task, "sample", TASKS[task]).overrides(epsilon)
                     own = [f"federation.num_clients={sites}", f"privacy.noise={place}"]
+                    own += [*OWN.get(task, ())]
                     cells.append(cell(measure((*words, *own), TASKS[task], SEEDS), None))
                 head = f"| {task}, {TASKS[task]} | {sites} | `{place}` |"
                 print(head, *(f"{each} |" for each in cells), flush=True)
