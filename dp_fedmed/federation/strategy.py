@@ -25,6 +25,7 @@ from dp_fedmed.federation import arrays as model_arrays
 from dp_fedmed.federation.exchange import exchange
 from dp_fedmed.federation.messages import RoundOrder
 from dp_fedmed.federation.nodes import names_of_nodes
+from dp_fedmed.federation.partial_sums import RoundSum, sum_at_workers
 from dp_fedmed.federation.replies import LARGEST_NORM, ReplyReader
 from dp_fedmed.federation.rounds import RoundLedger, RoundObserver, RoundRecord, RoundSettings
 from dp_fedmed.federation.sampling import Sampler
@@ -149,7 +150,7 @@ class DPStrategy(Strategy):
                 server_round, self.arrays, train_config or ConfigRecord(), grid
             )
             crash_point("training:before")
-            replies = self._exchange(grid, messages, timeout, self._reader.shown)
+            replies = self._train_replies(grid, list(messages), timeout)
             released, train_metrics = self.aggregate_train(server_round, replies)
             if released is not None:
                 self.arrays = result.arrays = released
@@ -231,10 +232,13 @@ class DPStrategy(Strategy):
         if stored is not None:
             mechanism.restore(stored.state)
             return stored.average
-        total, contributed = mechanism.empty(self._answer_like(model)), 0
-        for name, update, _ in self._contributions(model, replies):
-            add(total, mechanism.bound(update, client=name))
-            contributed += 1
+        if isinstance(replies, RoundSum):
+            total, contributed = replies.close(self._record)
+        else:
+            total, contributed = mechanism.empty(self._answer_like(model)), 0
+            for name, update, _ in self._contributions(model, replies):
+                add(total, mechanism.bound(update, client=name))
+                contributed += 1
         if not self.hides_cohorts:
             self._require_enough(contributed)
         streams = self._streams(server_round)
@@ -322,6 +326,16 @@ class DPStrategy(Strategy):
             records, ledger = self.guard.order(name), self.guard.ledger_length
             order = replace(order, records=records, ledger=ledger)
         return order.to_record()
+
+    def _train_replies(
+        self, grid: Grid, messages: list[Message], timeout: float | None
+    ) -> Iterable[Message]:
+        """Replies to a round's messages, or their sum where workers of the engine add them up."""
+        made, reader = None, self._reader
+        if self.mechanism is not None and self.optimizer.is_shared:
+            like = self._answer_like(model_arrays.from_record(self.arrays))
+            made = sum_at_workers(grid, messages, self.mechanism, like, reader, timeout)
+        return made or self._exchange(grid, messages, timeout, reader.shown)
 
     def _exchange(
         self,
