@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import secrets
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,19 +34,10 @@ STYLES = {
 
 
 @pytest.fixture
-def without_chance(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Keys and ids that are the same after each call."""
-
-    def again() -> None:
-        counter = itertools.count()
-
-        def draw(size: int) -> bytes:
-            return hashlib.shake_256(str(next(counter)).encode()).digest(size)
-
-        monkeypatch.setattr(os, "urandom", draw)
-        monkeypatch.setattr(secrets, "token_hex", lambda size=8: "0" * 2 * int(size or 8))
-
-    return again
+def without_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and ids that are the same in every run."""
+    monkeypatch.setattr(os, "urandom", lambda size: hashlib.shake_256(b"key").digest(size))
+    monkeypatch.setattr(secrets, "token_hex", lambda size=8: "0" * 2 * int(size or 8))
 
 
 @pytest.fixture
@@ -74,16 +63,15 @@ def kept(folder: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.usefixtures("without_chance")
 @pytest.mark.parametrize("style", list(STYLES))
 def test_models_and_ledgers_do_not_depend_on_who_adds_up(
     style: str,
     tmp_path: Path,
     sums: list[int],
-    without_chance: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def run(workers: int) -> dict[str, bytes]:
-        without_chance()
         monkeypatch.setattr(launch, "num_workers", lambda config: workers)  # ledgers quote settings
         config = compose([*STYLES[style], *COMMON, f"run_dir={tmp_path}/run"])
         assert launch.run_federation(config).stopped == "completed"
