@@ -146,9 +146,8 @@ class DPStrategy(Strategy):
                 raise Interrupted
             started = time.perf_counter()
             self._record = RoundRecord(server_round=server_round)
-            messages = self.configure_train(
-                server_round, self.arrays, train_config or ConfigRecord(), grid
-            )
+            config = train_config or ConfigRecord()
+            messages = self.configure_train(server_round, self.arrays, config, grid)
             crash_point("training:before")
             replies = self._train_replies(grid, list(messages), timeout)
             released, train_metrics = self.aggregate_train(server_round, replies)
@@ -331,10 +330,10 @@ class DPStrategy(Strategy):
         self, grid: Grid, messages: list[Message], timeout: float | None
     ) -> Iterable[Message]:
         """Replies to a round's messages, or their sum where workers of the engine add them up."""
-        made, reader = None, self._reader
-        if self.mechanism is not None and self.optimizer.is_shared:
+        made, reader, mechanism = None, self._reader, self.mechanism
+        if mechanism is not None and self.optimizer.is_shared:
             like = self._answer_like(model_arrays.from_record(self.arrays))
-            made = sum_at_workers(grid, messages, self.mechanism, like, reader, timeout)
+            made = sum_at_workers(grid, messages, mechanism, like, reader, timeout)
         return made or self._exchange(grid, messages, timeout, reader.shown)
 
     def _exchange(
