@@ -14,6 +14,7 @@ PARTS = {
     "startup": "how fast the command line answers",
     "idle_round": "what a round costs with clients that do nothing, on each engine",
     "real_round": "a whole round with real work, against a bare two-process PyTorch loop",
+    "user_round": "a user-level round, against the same bare loop",
     "private_round": "a DP-SGD round, against a bare two-process loop over Opacus' optimizer",
     "per_sample": "per-sample gradients, against Opacus' own ways and plain SGD",
     "durability": "what surviving a crash costs, and starting again",

@@ -29,6 +29,7 @@ from dp_fedmed.federation.rounds import RoundLedger, RoundSettings
 from dp_fedmed.federation.strategy import DPStrategy
 from dp_fedmed.models import build_model
 from dp_fedmed.planning.plan import make_sampler
+from dp_fedmed.privacy.mechanisms import ServerMechanism
 
 USERS, IMAGES, COHORT, ROUNDS = 100, 50, 50, 6
 Half = Callable[[Connection, Config, int], None]
@@ -109,7 +110,7 @@ def users_of(
     return users
 
 
-def _bare_half(end: Connection, config: Config, half: int) -> None:
+def bare_half(end: Connection, config: Config, half: int) -> None:
     torch.set_num_threads(1)
     data = load_data(config.data, seed=config.seed)
     model = build_model(
@@ -142,6 +143,7 @@ def compare(
     config: Config,
     bare_half: Half,
     ledger: RoundLedger | None = None,
+    mechanism: ServerMechanism | None = None,
 ) -> tuple[float, float, float]:
     """(our round, the bare round, their ratio): the best of interleaved rounds, in seconds."""
     runtime = client_runtime(config)
@@ -156,6 +158,7 @@ def compare(
             nodes={name: node.node_id for name, node in found.items()},
             sampler=make_sampler(config),
             ledger=ledger,
+            mechanism=mechanism,
             order=RoundOrder(
                 input_shape=(1, 28, 28),
                 num_classes=10,
@@ -163,6 +166,7 @@ def compare(
                 streams="bench",
                 phase=0,
                 style=str(config.privacy.style),
+                noised_by=config.noised_by,
             ),
             seed=0,
         )
@@ -192,7 +196,7 @@ def compare(
 def rows() -> list[Row]:
     result = []
     for name, (channels, hidden, target) in MODELS.items():
-        ours, bare, quotient = compare(config_for(channels, hidden), _bare_half)
+        ours, bare, quotient = compare(config_for(channels, hidden), bare_half)
         result += [
             Row(f"round at {name} parameters", ours * 1e3, None, "ms"),
             Row(f"bare loop at {name} parameters", bare * 1e3, None, "ms"),

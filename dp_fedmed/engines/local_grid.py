@@ -15,6 +15,7 @@ from dp_fedmed.federation import flower_compat
 from dp_fedmed.federation.exchange import InProcessGrid
 from dp_fedmed.federation.failures import describe_failure
 from dp_fedmed.federation.messages import CLIENT_FAILED, ENGINE_ERROR
+from dp_fedmed.federation.partial_sums import RoundSum
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,12 @@ class LocalGrid(InProcessGrid):
     def has_workers(self) -> bool:
         """Whether clients compute in processes that this one forks."""
         return self._pool is not None
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether workers add up: not where a subclass wants to see each reply."""
+        watched = type(self).send_and_receive is not LocalGrid.send_and_receive
+        return self._pool is not None and not watched
 
     def close(self) -> None:
         """Stop the workers."""
@@ -115,6 +122,19 @@ class LocalGrid(InProcessGrid):
             outcomes = self._pool.run(jobs, shared=_shared_arrays(batch), timeout=timeout)
         return self._replies_to(batch, jobs, outcomes)
 
+    def send_and_sum(
+        self, messages: Iterable[Message], total: RoundSum, *, timeout: float | None = None
+    ) -> None:
+        """Send messages whose replies workers add up; what they hold is in `total` afterwards."""
+        if self._pool is None:
+            raise ValueError("a grid without worker processes has nobody who adds up")
+        batch = list(messages)
+        jobs = [self._job(message) for message in batch]
+        outcomes = self._pool.add_up(jobs, total, shared=_shared_arrays(batch), timeout=timeout)
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            self._keep_state(job, outcome)
+            total.note(job.node_id, outcome.facts or outcome.error or "")
+
     def _job(self, message: Message) -> Job:
         flower_compat.set_message_id(message, str(next(self._ids)))
         node_id = message.metadata.dst_node_id
@@ -136,12 +156,15 @@ class LocalGrid(InProcessGrid):
         except Exception as error:  # whatever a client does wrong costs its own contribution only
             return Outcome(error=describe_failure(error))
 
+    def _keep_state(self, job: Job, outcome: Outcome) -> None:
+        if outcome.state is not None and len(outcome.state):
+            self._states[job.node_id] = outcome.state
+
     def _replies_to(
         self, batch: list[Message], jobs: list[Job], outcomes: Iterator[Outcome]
     ) -> Iterator[Message]:
         for message, job, outcome in zip(batch, jobs, outcomes, strict=True):
-            if outcome.state is not None and len(outcome.state):
-                self._states[job.node_id] = outcome.state
+            self._keep_state(job, outcome)
             if outcome.content is None:
                 code = ENGINE_ERROR if outcome.lost else CLIENT_FAILED
                 yield Message(Error(code, outcome.error), reply_to=message)

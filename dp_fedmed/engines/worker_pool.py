@@ -1,15 +1,14 @@
 """Worker processes that run a ClientApp: replaced when they die, stopped when they are late.
 
 Workers are forked, so that data loaded before are shared and a pool is up in milliseconds. Each
-holds up to two jobs: one that it computes and one that waits, so that it never idles.
+holds up to two jobs: one that it computes and one that waits, so that it never idles. Where a round
+is a sum, each client that was reported as added up is in it once, whatever became of its worker.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
-import mmap
-import sys
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -19,15 +18,13 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from dp_fedmed.engines.forked import Forked, answer, jobs_from
-from dp_fedmed.federation import flower_compat
-from dp_fedmed.federation.failures import describe_failure
-from dp_fedmed.federation.flower_compat import make_array
-
-logger = logging.getLogger(__name__)
+from dp_fedmed.engines.forked import Forked
+from dp_fedmed.engines.transport import Arena, Parcel, put_together, take_apart
+from dp_fedmed.engines.worker import Answer, Broadcast, Task, work
+from dp_fedmed.federation.partial_sums import Facts, RoundSum
 
 BUFFERED_BYTES = 256 * 2**20
 SLOTS = 2
@@ -45,12 +42,30 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A client's reply and its state afterwards, or why there is none."""
+    """A client's reply, or what is known of one that was added up, or why there is none.
+
+    Its state afterwards goes with the first two.
+    """
 
     content: RecordDict | None = None
     state: RecordDict | None = None
     error: str | None = None
     lost: bool = False  # with its worker, through no fault of the client's
+    facts: Facts | None = None
+
+
+@dataclass
+class _Batch:
+    """Jobs that are run together, and how far they have come."""
+
+    jobs: Sequence[Job]
+    shared: ArrayRecord | None
+    broadcast: Broadcast | None
+    deadline: float | None
+    number: int
+    total: RoundSum | None = None
+    done: dict[int, Outcome] = field(default_factory=dict)
+    waiting: deque[int] = field(default_factory=deque)
 
 
 class WorkerPool:
@@ -59,8 +74,8 @@ class WorkerPool:
     def __init__(self, app: ClientApp, *, workers: int, run_id: int) -> None:
         self.app, self.run_id = app, run_id
         self._workers: list[_Worker | None] = [None] * workers
-        self._shared = Arena(0)
-        self._generation = 0
+        self._shared, self._room = Arena(0), 0
+        self._numbers = itertools.count(1)
 
     def run(
         self, jobs: Sequence[Job], *, shared: ArrayRecord | None, timeout: float | None = None
@@ -72,16 +87,35 @@ class WorkerPool:
             shared: an ArrayRecord that many of the messages hold; it is sent once.
             timeout: seconds after which unfinished jobs fail and their workers are stopped.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        broadcast = self._broadcast(shared)
-        done: dict[int, Outcome] = {}
-        waiting = deque(range(len(jobs)))
+        batch = self._batch(jobs, shared, timeout, None)
         window = max(4 * len(self._workers), BUFFERED_BYTES // max(1, self._shared.size))
         for position in range(len(jobs)):
-            while position not in done:
-                self._dispatch(jobs, waiting, position + window, shared, broadcast)
-                self._collect(done, waiting, deadline)
-            yield done.pop(position)
+            while position not in batch.done:
+                self._dispatch(batch, position + window)
+                self._collect(batch)
+            yield batch.done.pop(position)
+
+    def add_up(
+        self,
+        jobs: Sequence[Job],
+        total: RoundSum,
+        *,
+        shared: ArrayRecord | None,
+        timeout: float | None = None,
+    ) -> list[Outcome]:
+        """Add the answers up in `total`, in whatever order they come; outcomes as the jobs are.
+
+        Raises:
+            RuntimeError: if a worker could not add up, which is no client's fault.
+        """
+        batch = self._batch(jobs, shared, timeout, total)
+        while len(batch.done) < len(jobs):
+            self._dispatch(batch, len(jobs))
+            self._collect(batch)
+        for worker in self._workers:
+            if worker is not None:
+                worker.hand_in(total)
+        return [batch.done[position] for position in range(len(jobs))]
 
     def close(self) -> None:
         """Stop every worker."""
@@ -91,25 +125,38 @@ class WorkerPool:
         self._workers = [None] * len(self._workers)
         self._shared.close()
 
-    def _broadcast(self, shared: ArrayRecord | None) -> tuple[int, Described, list[int]] | None:
-        """Write the shared arrays where every worker reads them; larger ones need new workers."""
-        if shared is None:
-            return None
-        parcel = take_apart(RecordDict({"shared": shared}))
-        if not self._shared.fits(parcel):
-            self.close()
-            self._shared = Arena(parcel.size)
-        self._generation += 1
-        return self._generation, parcel.entries, self._shared.write(parcel.buffers)
-
-    def _dispatch(
+    def _batch(
         self,
         jobs: Sequence[Job],
-        waiting: deque[int],
-        limit: int,
         shared: ArrayRecord | None,
-        broadcast: tuple[int, Described, list[int]] | None,
-    ) -> None:
+        timeout: float | None,
+        total: RoundSum | None,
+    ) -> _Batch:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        number = next(self._numbers)
+        broadcast = self._broadcast(shared, number, 0 if total is None else 8 * total.size)
+        for worker in self._workers:
+            if worker is not None:
+                worker.held = None  # of a batch that was broken off
+        waiting = deque(range(len(jobs)))
+        return _Batch(jobs, shared, broadcast, deadline, number, total, waiting=waiting)
+
+    def _broadcast(self, shared: ArrayRecord | None, number: int, summed: int) -> Broadcast | None:
+        """Write the shared arrays where every worker reads them.
+
+        Arrays or sums that are larger than those before need new workers.
+        """
+        parcel = take_apart(RecordDict() if shared is None else RecordDict({"shared": shared}))
+        if not self._shared.fits(parcel) or summed > self._room:
+            self.close()
+            self._shared = Arena(max(parcel.size, self._shared.size))
+            self._room = max(summed, self._room, self._shared.size)
+        if shared is None:
+            return None
+        return number, parcel.entries, self._shared.write(parcel.buffers)
+
+    def _dispatch(self, batch: _Batch, limit: int) -> None:
+        jobs, waiting = batch.jobs, batch.waiting
         for depth in range(SLOTS):
             for index in range(len(self._workers)):
                 if not waiting or waiting[0] >= limit:
@@ -117,39 +164,35 @@ class WorkerPool:
                 worker = self._worker(index)
                 if len(worker.jobs) != depth:
                     continue
-                parcel = take_apart(jobs[waiting[0]].message.content, shared)
+                parcel = take_apart(jobs[waiting[0]].message.content, batch.shared)
                 if parcel.buffers and worker.jobs:
                     continue  # bytes that go by pipe wait until the worker is listening
                 position = waiting.popleft()
                 try:
-                    worker.give(position, jobs[position], parcel, broadcast)
-                except (
-                    OSError
-                ):  # it is dead: this job waits for another, `_collect` sees to the rest
+                    worker.give(position, jobs[position], parcel, batch)
+                except OSError:  # it is dead: this job waits, `_collect` sees to those before it
                     waiting.appendleft(position)
                     if not worker.jobs:
-                        worker.stop()
-                        self._workers[index] = None
+                        self._retire(index, batch)
 
     def _worker(self, index: int) -> _Worker:
         worker = self._workers[index]
         if worker is None:
             others = [w.connection for w in self._workers if w is not None]
-            worker = _Worker.start(self.app, self.run_id, self._shared, others)
+            worker = _Worker.start(self.app, self.run_id, self._shared, self._room, others)
             self._workers[index] = worker
         return worker
 
-    def _collect(
-        self, done: dict[int, Outcome], waiting: deque[int], deadline: float | None
-    ) -> None:
+    def _collect(self, batch: _Batch) -> None:
         """Wait for one event: a reply, a worker's death, or the deadline."""
         busy = {w.connection: i for i, w in enumerate(self._workers) if w is not None and w.jobs}
         if not busy:
             return  # every worker died idle: the next dispatch starts new ones
+        deadline = batch.deadline
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready = wait(list(busy), remaining)
         if not ready:
-            self._give_up(done, waiting)
+            self._give_up(batch)
         for connection in ready:
             index = busy[connection]  # type: ignore[index]
             worker = self._workers[index]
@@ -157,26 +200,32 @@ class WorkerPool:
                 continue
             try:
                 position, outcome = worker.take()
-                done[position] = outcome
+                batch.done[position] = outcome
             except (EOFError, OSError):
                 position = worker.jobs.popleft()
-                waiting.extendleft(reversed(worker.jobs))  # the job behind it never started
-                worker.stop()
-                self._workers[index] = None
-                code = worker.process.exitcode
-                died = f"its worker process died (exit code {code})"
-                done[position] = Outcome(error=died, lost=True)
+                batch.waiting.extendleft(reversed(worker.jobs))  # the job behind it never started
+                self._retire(index, batch)
+                died = f"its worker process died (exit code {worker.process.exitcode})"
+                batch.done[position] = Outcome(error=died, lost=True)
 
-    def _give_up(self, done: dict[int, Outcome], waiting: deque[int]) -> None:
+    def _give_up(self, batch: _Batch) -> None:
         """The deadline has passed: everything unfinished fails, busy workers are stopped."""
         late = Outcome(error="timed out")
         for index, worker in enumerate(self._workers):
             if worker is not None and worker.jobs:
-                done.update(dict.fromkeys(worker.jobs, late))
-                worker.stop()
-                self._workers[index] = None
-        done.update(dict.fromkeys(waiting, late))
-        waiting.clear()
+                batch.done.update(worker.last_words())
+                batch.done.update(dict.fromkeys(worker.jobs, late))
+                self._retire(index, batch)
+        batch.done.update(dict.fromkeys(batch.waiting, late))
+        batch.waiting.clear()
+
+    def _retire(self, index: int, batch: _Batch) -> None:
+        """Take over what a worker has added up, and end it."""
+        worker, self._workers[index] = self._workers[index], None
+        if worker is not None:
+            if batch.total is not None:
+                worker.hand_in(batch.total)
+            worker.stop()
 
 
 @dataclass
@@ -190,6 +239,8 @@ class _Worker:
     jobs: deque[int] = field(default_factory=deque)
     given: int = 0
     taken: int = 0
+    adder: int = 0  # the number of the batch that it adds up
+    held: int | None = None  # the slot with the sum that it last reported
 
     @classmethod
     def start(
@@ -197,41 +248,74 @@ class _Worker:
         app: ClientApp,
         run_id: int,
         shared: Arena,
+        room: int,
         others: list[Connection],
     ) -> _Worker:
-        slots = [Arena(shared.size) for _ in range(SLOTS)]
-        live = functools.partial(_work, app, run_id, shared, slots)
+        slots = [Arena(max(room, shared.size)) for _ in range(SLOTS)]
+        live = functools.partial(work, app, run_id, shared, slots)
         forked = Forked.start(live, others, daemon=True)
         process = forked.process
         # At our exit multiprocessing asks by SIGTERM, which workers ignore, and waits: kill before.
         return cls(process, forked.connection, slots, Finalize(None, process.kill, exitpriority=0))
 
-    def give(
-        self,
-        position: int,
-        job: Job,
-        parcel: Parcel,
-        broadcast: tuple[int, Described, list[int]] | None,
-    ) -> None:
-        meta = job.message.metadata
-        header = (job.node_id, job.node_config, meta.message_type, meta.group_id, meta.ttl)
-        slot = self.given % SLOTS
-        self.connection.send((slot, header, parcel, take_apart(job.state), broadcast))
+    def give(self, position: int, job: Job, parcel: Parcel, batch: _Batch) -> None:
+        """Send one job."""
+        meta, total = job.message.metadata, batch.total
+        asked = adder = None
+        if total is not None:
+            asked = total.asked(job.node_id)
+            if self.adder != batch.number:
+                adder, self.held = total.packed, None
+        task = Task(
+            slot=self.given % SLOTS,
+            header=(job.node_id, job.node_config, meta.message_type, meta.group_id, meta.ttl),
+            content=parcel,
+            state=take_apart(job.state),
+            broadcast=batch.broadcast,
+            asked=asked,
+            adder=adder,
+        )
+        self.connection.send(task)
+        if adder is not None:
+            self.adder = batch.number
         self.jobs.append(position)
         self.given += 1
 
     def take(self) -> tuple[int, Outcome]:
         """The outcome of the oldest job."""
-        error, entries, lengths, inline, state = self.connection.recv()
+        said: Answer = self.connection.recv()
         slot = self.slots[self.taken % SLOTS]
         self.taken += 1
         position = self.jobs.popleft()
-        if error is not None:
-            return position, Outcome(error=error)
-        buffers = slot.read(lengths) if inline is None else inline
-        return position, Outcome(
-            content=put_together(entries, buffers), state=put_together(state.entries, state.buffers)
-        )
+        if said.broken is not None:
+            raise RuntimeError(f"a worker could not add up clients' answers: {said.broken}")
+        self.held = said.held
+        if said.error is not None or said.state is None:
+            return position, Outcome(error=said.error)
+        state = put_together(said.state.entries, said.state.buffers)
+        if said.facts is not None:
+            return position, Outcome(facts=said.facts, state=state)
+        buffers = slot.read(said.lengths) if said.inline is None else said.inline
+        return position, Outcome(content=put_together(said.entries, buffers), state=state)
+
+    def last_words(self) -> dict[int, Outcome]:
+        """Kill it, and take what it had finished: its sum is the one that it reported last."""
+        self.kill()
+        self.process.join()
+        found = {}
+        while self.jobs:
+            try:
+                position, outcome = self.take()
+            except (EOFError, OSError):
+                break
+            found[position] = outcome
+        return found
+
+    def hand_in(self, total: RoundSum) -> None:
+        """Add what this worker has added up, once."""
+        if self.held is not None:
+            total.add(self.slots[self.held].integers(total.size))
+            self.held = None
 
     def stop(self) -> None:
         self.connection.close()
@@ -239,138 +323,3 @@ class _Worker:
         self.process.join()
         for slot in self.slots:
             slot.close()
-
-
-def _work(
-    app: ClientApp, run_id: int, shared_arena: Arena, slots: list[Arena], connection: Connection
-) -> None:
-    """A worker's whole life: take a job, run the app, answer."""
-    # A display may have put its own here, with locks that its thread held when we were forked.
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-    generation = 0
-    shared: ArrayRecord | None = None
-    for slot, header, parcel, state, broadcast in jobs_from(connection):
-        if broadcast is not None and broadcast[0] != generation:
-            generation, entries, lengths = broadcast
-            records = put_together(entries, shared_arena.read(lengths))
-            shared = records.array_records["shared"]
-        answer(connection, _answer(app, run_id, header, parcel, state, shared, slots[slot]))
-
-
-def _answer(
-    app: ClientApp,
-    run_id: int,
-    header: tuple[int, dict[str, Any], str, str, float],
-    parcel: Parcel,
-    state: Parcel,
-    shared: ArrayRecord | None,
-    slot: Arena,
-) -> tuple[str | None, Described, list[int], list[bytes] | None, Parcel]:
-    node_id, node_config, message_type, group_id, ttl = header
-    nothing = Parcel([], [])
-    try:
-        flower_compat.set_identity(run_id)
-        content = put_together(parcel.entries, parcel.buffers, shared)
-        message = Message(content, node_id, message_type, ttl=ttl, group_id=group_id)
-        context = flower_compat.make_context(run_id, node_id, node_config)
-        context.state = put_together(state.entries, state.buffers)
-        said = app(message, context)
-        if said.has_error():
-            return said.error.reason, [], [], None, nothing
-        reply = take_apart(said.content)
-        after = take_apart(context.state)
-    except Exception as error:  # whatever a client does wrong costs its own contribution only
-        return describe_failure(error), [], [], None, nothing
-    if slot.fits(reply):
-        return None, reply.entries, slot.write(reply.buffers), None, after
-    return None, reply.entries, [], reply.buffers, after
-
-
-Described = list[tuple[str, str, Any]]
-_BROADCAST = "broadcast"
-
-
-@dataclass(frozen=True)
-class Parcel:
-    """Records taken apart: `entries` describe them, `buffers` hold the bytes of their arrays."""
-
-    entries: Described
-    buffers: list[bytes]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all arrays."""
-        return sum(map(len, self.buffers))
-
-
-def take_apart(records: RecordDict, shared: ArrayRecord | None = None) -> Parcel:
-    """Describe records with plain values; `shared` is mentioned, not copied."""
-    entries: Described = []
-    buffers: list[bytes] = []
-    for key, record in records.items():
-        if record is shared:
-            entries.append((key, _BROADCAST, None))
-        elif isinstance(record, ArrayRecord):
-            entries.append((key, "arrays", [(n, a.dtype, a.shape) for n, a in record.items()]))
-            buffers.extend(array.data for array in record.values())
-        else:
-            kind = "config" if isinstance(record, ConfigRecord) else "metrics"
-            entries.append((key, kind, dict(record)))
-    return Parcel(entries, buffers)
-
-
-def put_together(
-    entries: Described, buffers: Sequence[bytes], shared: ArrayRecord | None = None
-) -> RecordDict:
-    """The records that `take_apart` described.
-
-    >>> parcel = take_apart(RecordDict({"c": ConfigRecord({"round": 3})}))
-    >>> put_together(parcel.entries, parcel.buffers)["c"]["round"]
-    3
-    """
-    remaining = iter(buffers)
-    records = RecordDict()
-    for key, kind, payload in entries:
-        if kind == _BROADCAST:
-            if shared is None:
-                raise ValueError("a message refers to a broadcast model that was not sent")
-            records[key] = shared
-        elif kind == "arrays":
-            records[key] = ArrayRecord(
-                {name: make_array(dtype, shape, next(remaining)) for name, dtype, shape in payload}
-            )
-        else:
-            records[key] = (ConfigRecord if kind == "config" else MetricRecord)(payload)
-    return records
-
-
-class Arena:
-    """A piece of memory that this process shares with the workers it forks."""
-
-    def __init__(self, size: int) -> None:
-        self.size = max(size, mmap.PAGESIZE)
-        self._memory = mmap.mmap(-1, self.size)
-
-    def fits(self, parcel: Parcel) -> bool:
-        """Whether the parcel's bytes have room here."""
-        return parcel.size <= self.size
-
-    def write(self, buffers: Sequence[bytes]) -> list[int]:
-        """Lay buffers end to end; returns their lengths."""
-        offset = 0
-        for data in buffers:
-            self._memory[offset : offset + len(data)] = data
-            offset += len(data)
-        return [len(data) for data in buffers]
-
-    def read(self, lengths: Sequence[int]) -> list[bytes]:
-        """Copies of the buffers that were written with these lengths."""
-        buffers, offset = [], 0
-        for length in lengths:
-            buffers.append(self._memory[offset : offset + length])
-            offset += length
-        return buffers
-
-    def close(self) -> None:
-        """Give the memory back."""
-        self._memory.close()

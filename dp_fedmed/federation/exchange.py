@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
@@ -19,6 +20,9 @@ from dp_fedmed.errors import EngineLost
 from dp_fedmed.federation.flower_compat import SERVER_NODE_ID
 from dp_fedmed.federation.messages import ENGINE_ERROR
 from dp_fedmed.federation.stopping import StopRequest
+
+if TYPE_CHECKING:
+    from dp_fedmed.federation.partial_sums import RoundSum
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +40,17 @@ class InProcessGrid(Grid, ABC):
     @abstractmethod
     def partition_ids(self) -> dict[int, int]:
         """Each node's partition."""
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether its workers can add up their clients' answers before they reply."""
+        return False
+
+    def send_and_sum(
+        self, messages: Iterable[Message], total: RoundSum, *, timeout: float | None = None
+    ) -> None:
+        """Send messages whose replies are added up in `total`, and noted there."""
+        raise NotImplementedError
 
 
 def exchange(

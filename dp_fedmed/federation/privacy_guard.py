@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-
-from flwr.app import ConfigRecord
+from dataclasses import dataclass, replace
 
 from dp_fedmed.errors import BudgetSpent, ConfigError
 from dp_fedmed.federation.charges import Charge, RoundJournal, State, StoredRelease
@@ -20,6 +18,49 @@ from dp_fedmed.privacy.mechanisms.base import Mechanism, ServerMechanism
 
 MOST_ANSWERS = 16
 REPORTED = ("noise_multiplier", "sample_rate", "steps")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a client's reply must say of its records, wherever it is checked.
+
+    Attributes:
+        records: how many the client's plan was made for; None where they are not protected.
+        order: what it was ordered to do for them.
+    """
+
+    records: int | None = None
+    order: RecordOrder | None = None
+
+    def check_examples(self, examples: int) -> None:
+        """Refuse a count of records other than the one that the client's plan was made for.
+
+        Raises:
+            ValueError: naming both.
+        """
+        if self.records is not None and self.records != examples:
+            raise ValueError(f"it reported num-examples={examples}, its plan is for {self.records}")
+
+    def charges(self, realised: Mapping[str, object] | None) -> int | None:
+        """How often a client has paid for the round; None where its records are not protected.
+
+        Raises:
+            ValueError: naming what differs from its order, or a count that no honest client has.
+        """
+        if self.order is None:
+            return None
+        if realised is None:
+            raise ValueError("it did not report its noise_multiplier, sample_rate and steps")
+        for key in REPORTED:
+            wanted = getattr(self.order, key)
+            if realised.get(key) != wanted:
+                raise ValueError(f"it reported {key}={realised.get(key)}, told {wanted}")
+        charges = realised.get("charges", 1)
+        if not isinstance(charges, int) or charges < 1:
+            raise ValueError(f"it reported charges={charges!r}, which is not a count")
+        if charges > MOST_ANSWERS:
+            raise ValueError(f"it says that it has answered {charges} times")
+        return charges
 
 
 class PrivacyGuard(RunAccount):
@@ -184,12 +225,7 @@ class PrivacyGuard(RunAccount):
 
         It answered anew where its earlier answer could not be repeated: both are releases, so this
         is written down whether or not it fits the budget; the next round is then refused.
-
-        Raises:
-            ValueError: for a number that no honest client comes to.
         """
-        if charges > MOST_ANSWERS:
-            raise ValueError(f"it says that it has answered {charges} times")
         journal = self.journal
         if journal is None or journal.current is None:
             return
@@ -247,35 +283,28 @@ class PrivacyGuard(RunAccount):
         sigma = None if clients is None else clients.noise_multiplier
         return replace(order, noise_std=mechanism.std, client_noise=sigma)
 
+    def expected(self, name: str) -> Expected:
+        """What a client's reply must say, as plain values."""
+        plan = self.plan.clients.get(name)
+        return Expected() if plan is None else Expected(plan.records, self.order(name))
+
     def check_examples(self, name: str, examples: int) -> None:
         """Refuse a count of records other than the one that the client's plan was made for.
 
         Raises:
             ValueError: naming both.
         """
-        plan = self.plan.clients.get(name)
-        if plan is not None and plan.records != examples:
-            raise ValueError(f"it reported num-examples={examples}, its plan is for {plan.records}")
+        self.expected(name).check_examples(examples)
 
-    def check_reply(self, name: str, realised: Mapping[str, object] | ConfigRecord | None) -> None:
-        """Refuse a reply whose (σ, q, T) is not what the client was ordered.
+    def check_reply(self, name: str, realised: Mapping[str, object] | None) -> None:
+        """Refuse a reply whose (σ, q, T) is not what the client was ordered; pay for the others.
 
         Raises:
             ValueError: naming what differs.
         """
-        expected = self.order(name)
-        if expected is None:
-            return
-        if realised is None:
-            raise ValueError("it did not report its noise_multiplier, sample_rate and steps")
-        for key in REPORTED:
-            wanted = getattr(expected, key)
-            if realised.get(key) != wanted:
-                raise ValueError(f"it reported {key}={realised.get(key)}, told {wanted}")
-        charges = realised.get("charges", 1)
-        if not isinstance(charges, int) or charges < 1:
-            raise ValueError(f"it reported charges={charges!r}, which is not a count")
-        self.pay_client(name, charges)
+        charges = self.expected(name).charges(realised)
+        if charges is not None:
+            self.pay_client(name, charges)
 
     def spent(self, rounds: int) -> Spent:
         """What a new phase must count in: as it may be shown, so that no σ tells who took part."""

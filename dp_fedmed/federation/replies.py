@@ -6,7 +6,7 @@ import logging
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
@@ -62,6 +62,45 @@ def counted_examples(metrics: Mapping[str, float]) -> int:
     if examples != int(examples) or not 0 <= examples <= MOST_EXAMPLES:
         raise ValueError(f"num-examples={examples:g} is not a count of records")
     return int(examples)
+
+
+class Checks(Protocol):
+    """What a client's reply must say of its records; both raise ValueError where it does not."""
+
+    def check_examples(self, name: str, examples: int) -> None:
+        """Their number."""
+
+    def check_reply(self, name: str, realised: Mapping[str, object] | None, /) -> None:
+        """Its own (σ, q, T), and how often it has paid."""
+
+
+def read_reply(
+    name: str,
+    content: RecordDict,
+    like: Arrays,
+    *,
+    checks: Checks | None,
+    max_norm: float | None = None,
+) -> tuple[model_arrays.State, int, float | None]:
+    """A client's answer, number of examples and loss, all of them checked.
+
+    Args:
+        name: the client's.
+        content: of its reply.
+        like: the names, shapes and types of its answer.
+        checks: what it was ordered to do for its records.
+        max_norm: the largest norm of an answer that nobody clips.
+
+    Raises:
+        ValueError, KeyError: for the first thing that is unfit.
+    """
+    metrics = checked_metrics(content)
+    examples = counted_examples(metrics)
+    if checks is not None:
+        checks.check_examples(name, examples)
+        checks.check_reply(name, content.config_records.get("privacy"))
+    answer = model_arrays.checked(content.array_records["arrays"], like, max_norm=max_norm)
+    return answer, examples, metrics.get("train_loss")
 
 
 class ReplyReader:
@@ -162,21 +201,20 @@ class ReplyReader:
                 raise ValueError("no reply in time")
             if reply.has_error():
                 raise ValueError(reply.error.reason or "it failed")
-            content = reply.content
-            metrics = checked_metrics(content)
-            examples = counted_examples(metrics)
-            if self.guard is not None:
-                self.guard.check_examples(name, examples)
-                self.guard.check_reply(name, content.config_records.get("privacy"))
-            sent = content.array_records["arrays"]
-            answer = model_arrays.checked(sent, like, max_norm=self.max_norm)
+            answer, examples, loss = read_reply(
+                name, reply.content, like, checks=self.guard, max_norm=self.max_norm
+            )
         except (ValueError, KeyError) as error:
-            reason = record.failed[name] = refusal(error)
-            self._warn(self.shown, record, name, "contributed nothing", reason)
+            self.refuse(record, name, refusal(error))
             return None
         if self.whole_models:
             answer = {key: np.subtract(value, like[key]) for key, value in answer.items()}
-        return answer, examples, metrics.get("train_loss")
+        return answer, examples, loss
+
+    def refuse(self, record: RoundRecord, name: str, reason: str) -> None:
+        """Note that a client contributed nothing, with one warning."""
+        record.failed[name] = reason
+        self._warn(self.shown, record, name, "contributed nothing", reason)
 
     def _warn(
         self, shown: logging.Logger, record: RoundRecord, name: str, what: str, reason: str

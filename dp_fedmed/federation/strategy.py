@@ -27,6 +27,7 @@ from dp_fedmed.federation.failures import from_peer
 from dp_fedmed.federation.masked_rounds import MaskedRounds
 from dp_fedmed.federation.messages import RoundOrder
 from dp_fedmed.federation.nodes import names_of_nodes
+from dp_fedmed.federation.partial_sums import RoundSum, sum_at_workers
 from dp_fedmed.federation.replies import LARGEST_NORM, ReplyReader
 from dp_fedmed.federation.rounds import RoundLedger, RoundObserver, RoundRecord, RoundSettings
 from dp_fedmed.federation.sampling import Sampler
@@ -154,11 +155,10 @@ class DPStrategy(Strategy):
                 raise Interrupted
             started = time.perf_counter()
             self._record = RoundRecord(server_round=server_round)
-            messages = self.configure_train(
-                server_round, self.arrays, train_config or ConfigRecord(), grid
-            )
+            config = train_config or ConfigRecord()
+            messages = self.configure_train(server_round, self.arrays, config, grid)
             crash_point("training:before")
-            replies = self._exchange(grid, messages, timeout, self._reader.shown)
+            replies = self._train_replies(grid, list(messages), timeout)
             released, train_metrics = self.aggregate_train(server_round, replies)
             if released is not None:
                 self.arrays = result.arrays = released
@@ -264,15 +264,18 @@ class DPStrategy(Strategy):
         if stored is not None:
             mechanism.restore(stored.state)
             return stored.average
-        total, contributed = mechanism.empty(self._answer_like(model)), 0
         if self.masked is not None:
+            total, contributed = mechanism.empty(self._answer_like(model)), None
             add(total, self._unmasked(model, replies, self.masked)[0])
+        elif isinstance(replies, RoundSum):
+            total, contributed = replies.close(self._record)
         else:
+            total, contributed = mechanism.empty(self._answer_like(model)), 0
             for name, update, _ in self._contributions(model, replies):
                 add(total, mechanism.bound(update, client=name))
                 contributed += 1
-            if not self.hides_cohorts:
-                self._require_enough(contributed)
+        if contributed is not None and not self.hides_cohorts:
+            self._require_enough(contributed)
         streams = self._streams(server_round)
         average = mechanism.release(total, streams)  # an empty cohort too releases noise
         if self.guard is not None:
@@ -372,6 +375,16 @@ class DPStrategy(Strategy):
             order = self.guard.complete(order, name, self.mechanism)
             order = replace(order, ledger=self.guard.ledger_length)
         return order.to_record()
+
+    def _train_replies(
+        self, grid: Grid, messages: list[Message], timeout: float | None
+    ) -> Iterable[Message]:
+        """Replies to a round's messages, or their sum where workers of the engine add them up."""
+        made, reader, mechanism = None, self._reader, self.mechanism
+        if mechanism is not None and self.optimizer.is_shared:
+            like = self._answer_like(model_arrays.from_record(self.arrays))
+            made = sum_at_workers(grid, messages, mechanism, like, reader, timeout)
+        return made or self._exchange(grid, messages, timeout, reader.shown)
 
     def _exchange(
         self,

@@ -517,7 +517,7 @@ BREAKS = [
     Break(
         "peer: a count of examples is not compared with the plan",
         "federation/replies.py",
-        "self.guard.check_examples(name, examples)",
+        "checks.check_examples(name, examples)",
         "pass",
         f"{HOSTILE_CLIENTS}::test_an_unfit_reply_is_refused_and_said_once",
     ),

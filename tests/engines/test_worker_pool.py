@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import psutil
 import pytest
 from flwr.app import Message, RecordDict
@@ -12,6 +15,10 @@ from flwr.clientapp import ClientApp
 
 from dp_fedmed.engines.worker_pool import Job, WorkerPool
 from dp_fedmed.federation.flower_compat import set_identity
+from dp_fedmed.federation.partial_sums import RoundSum
+from dp_fedmed.federation.replies import ReplyReader
+from dp_fedmed.privacy.accounting.events import PrivacyEvent
+from dp_fedmed.privacy.mechanisms.client_updates import BELOW, ClientUpdates
 from tests.runs import apps
 
 Make = Callable[[ClientApp, int], WorkerPool]
@@ -81,3 +88,46 @@ def test_who_is_late_fails_and_does_not_hold_up_the_others(pool_of: Make) -> Non
     found = numbers(pool_of(apps.app_of(apps.sleeps), 2), 3, timeout=1.0)
     assert time.monotonic() - started < 10.0
     assert found[:2] == [0, "timed out"]
+
+
+SIZE, COUNT = 200_000, 40
+
+
+def numbered(number: int, model: dict[str, np.ndarray]) -> RecordDict:
+    time.sleep(0.005)
+    return apps.good({"w": np.full(SIZE, 1 + number, np.float32)})
+
+
+def test_whoever_is_killed_each_client_that_was_added_is_in_the_sum_once(pool_of: Make) -> None:
+    event = PrivacyEvent.full(unit="client", noise_multiplier=1.0)
+    mechanism = ClientUpdates(event, max_norm=2.0**20, expected_cohort=1.0)
+    names = {n + 1: f"client-{n}" for n in range(COUNT)}
+    reader = ReplyReader(names, guard=None, hides_cohorts=True, max_norm=None)
+    like = {"w": np.zeros(SIZE, np.float32)}
+    content = RecordDict({"arrays": apps.model_arrays.to_record(like)})
+    pool, lost = pool_of(apps.app_of(numbered), 2), 0
+    stop = threading.Event()
+
+    def kill() -> None:
+        while not stop.wait(0.03):
+            for child in psutil.Process().children()[:1]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        for _ in range(5):
+            total = RoundSum(mechanism, like, reader)
+            shared = content.array_records["arrays"]
+            found = pool.add_up(jobs_of(COUNT, content), total, shared=shared)
+            added = [n for n, outcome in enumerate(found) if outcome.facts is not None]
+            lost += COUNT - len(added)
+            steps = total.total["w"] * mechanism.sums.grid.step
+            assert set(np.unique(steps)) == {float(sum(1 + n for n in added))}
+            assert int(total.total[BELOW][0]) == len(added)
+            assert all(o.lost for n, o in enumerate(found) if n not in added)
+    finally:
+        stop.set()
+        killer.join()
+    assert 0 < lost < 5 * COUNT, "workers were killed, and some clients were added"

@@ -45,8 +45,10 @@ _LEAST_SQUARES: Final = 1e-280
 #: C: eight times the most that was measured, and not proven
 #: (tests/learning/networks/test_record_check.py).
 _ROW_ROUNDING: Final = 2.0**-18
-#: Values at a time, so that their float64 copies stay in the cache.
-_BLOCK: Final = 32_768
+#: Values at a time, so that their float64 copies stay in the cache, and few enough for one thread:
+#: above 10,000 OpenBLAS splits a dot product among as many threads as it has, so that the last bits
+#: of a norm would be those of the machine, and on cores that are busy each waits for the others.
+_BLOCK: Final = 8192
 #: Contributions that a sum has room for unless a mechanism says how many there can be.
 MOST_CONTRIBUTIONS: Final = 2**24
 
@@ -104,12 +106,14 @@ class Grid:
     def noise(self, stream: NoiseStream, size: int, *, std: float) -> NDArray[np.int64]:
         """Normal noise of this standard deviation in steps, rounded to the nearest."""
         draws: NDArray[Any] = stream.normal(size, std=std / self.step)
-        steps: NDArray[np.int64] = np.rint(draws).astype(np.int64)
+        steps: NDArray[np.int64] = np.rint(draws, out=draws).astype(np.int64)
         return steps
 
     def values(self, steps: NDArray[np.int64]) -> NDArray[np.float64]:
         """What so many steps are worth."""
-        return steps.astype(np.float64) * self.step
+        values = steps.astype(np.float64)
+        values *= self.step
+        return values
 
     def sensitivity(
         self, *, max_norm: float, dimension: int, contributions: int, rows_together: int
@@ -245,7 +249,10 @@ class PrivateSum:
         released, start = [], 0
         for part in total:
             own = noise[start : start + part.size].reshape(part.shape)
-            released.append(grid.values(part + own) / denominator)
+            own += part
+            values = grid.values(own)
+            values /= denominator
+            released.append(values)
             start += part.size
         return released
 
@@ -284,10 +291,12 @@ def _sum(terms: Iterable[float]) -> float:
 
 def _truncated(flat: NDArray[Any], factor: float, peak: float) -> Ints:
     """Values over a power of two times a factor, rounded toward zero; a factor of 0 gives zeros."""
-    steps = np.zeros(flat.size, dtype=np.int64)
-    if factor > 0.0:
-        start = 0
-        for part in _wide(flat, peak):
-            np.multiply(part, factor, out=steps[start : start + part.size], casting="unsafe")
-            start += part.size
+    if not factor > 0.0:
+        return np.zeros(flat.size, dtype=np.int64)
+    steps = np.empty(flat.size, dtype=np.int64)
+    product, start = np.empty(min(flat.size, _BLOCK)), 0
+    for part in _wide(flat, peak):
+        own = np.multiply(part, factor, out=product[: part.size])
+        steps[start : start + part.size] = own
+        start += part.size
     return steps
