@@ -198,21 +198,13 @@ class FederationConfig:
         100, "most clients that are asked to evaluate", FREE, within=(1, 1e7)
     )
     secure_aggregation: bool = setting(
-        False,
-        "hide single answers from the server in `privacy=none`; `privacy.noise=shares` has it",
-        announced=True,
+        False, "hide single answers from the server; part of `privacy.noise=shares`", announced=True
     )
     max_dropouts: int | None = setting(
-        None,
-        "clients of a round that secure aggregation can lose; null for a fifth of them",
-        within=(0, 1e6),
-        announced=True,
+        None, "clients that secure aggregation can lose per round; null for a fifth", announced=True
     )
     max_colluding: int = setting(
-        1,
-        "clients of a round that may tell the server all they know, and `shares` still holds",
-        within=(0, 1e6),
-        announced=True,
+        1, "clients that may tell the server all they know, and `shares` holds", announced=True
     )
 
 

@@ -213,17 +213,3 @@ def _count(node_id: int, answer: ConfigRecord, key: str) -> int:
     if not isinstance(value, int) or not 0 <= value <= MOST_RECORDS:
         raise NodeError(f"node {node_id} says {key}={from_peer(value)}, which is not a count")
     return int(value)
-
-
-def names_of_nodes(grid: Grid, expected: int, *, timeout: float | None) -> dict[str, int]:
-    """Nodes of an app that is not ours, by names that hold for one run.
-
-    Raises:
-        NodeError: if too few are connected in time.
-    """
-    deadline = time.monotonic() + (3600.0 if timeout is None else timeout)
-    while len(nodes := sorted(grid.get_node_ids())) < expected:
-        if time.monotonic() > deadline:
-            raise NodeError(f"{len(nodes)} of {expected} nodes connected within {timeout:g} s")
-        time.sleep(POLL_SECONDS)
-    return {f"node-{node_id}": node_id for node_id in nodes}

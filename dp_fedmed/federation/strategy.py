@@ -10,33 +10,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from dp_fedmed.crash_points import crash_point
 from dp_fedmed.errors import Interrupted, TooFewClients
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.exchange import exchange
-from dp_fedmed.federation.failures import from_peer
 from dp_fedmed.federation.masked_rounds import MaskedRounds
 from dp_fedmed.federation.messages import RoundOrder
-from dp_fedmed.federation.nodes import names_of_nodes
-from dp_fedmed.federation.partial_sums import RoundSum, sum_at_workers
-from dp_fedmed.federation.replies import LARGEST_NORM, ReplyReader
+from dp_fedmed.federation.messenger import Messenger, names_of_nodes
+from dp_fedmed.federation.round_sums import RoundSums
 from dp_fedmed.federation.rounds import RoundLedger, RoundObserver, RoundRecord, RoundSettings
 from dp_fedmed.federation.sampling import Sampler
-from dp_fedmed.federation.secure_aggregation.attempt import Ask, Facts
-from dp_fedmed.federation.secure_aggregation.fixed_point import to_mean
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
 from dp_fedmed.federation.stopping import StopRequest
 from dp_fedmed.learning import ServerStep
-from dp_fedmed.privacy.mechanisms.base import ServerMechanism, add, exact_inputs
+from dp_fedmed.privacy.mechanisms.base import ServerMechanism, exact_inputs
 from dp_fedmed.privacy.streams import Purpose, RoundStreams, stream
 
 logger = logging.getLogger(__name__)
@@ -94,17 +88,24 @@ class DPStrategy(Strategy):
         self._meet(nodes or {})
         self._record = RoundRecord(server_round=0)
         self._made_streams: tuple[ArrayRecord, RoundStreams] | None = None
-        self._unasked: set[tuple[str, int]] = set()  # warned of in this run, by log and node
 
     def _meet(self, nodes: Mapping[str, int]) -> None:
         self.nodes = dict(nodes)
-        self._names = {node_id: name for name, node_id in self.nodes.items()}
-        self._reader = ReplyReader(
-            self._names,
+        self._mail = Messenger(
+            self.nodes,
+            step=self.optimizer,
+            order=self.order,
             guard=self.guard,
-            hides_cohorts=self.hides_cohorts,
-            # A mechanism clips, and of what is masked no norm is known.
-            max_norm=None if self.mechanism or self.masked else LARGEST_NORM,
+            mechanism=self.mechanism,
+            stop=self.stop,
+        )
+        self._sums = RoundSums(
+            self._mail.names,
+            guard=self.guard,
+            mechanism=self.mechanism,
+            step=self.optimizer,
+            masked=self.masked,
+            weight_by_examples=self.settings.weight_by_examples,
             whole_models=self.answers == "weights",
         )
 
@@ -158,7 +159,7 @@ class DPStrategy(Strategy):
             config = train_config or ConfigRecord()
             messages = self.configure_train(server_round, self.arrays, config, grid)
             crash_point("training:before")
-            replies = self._train_replies(grid, list(messages), timeout)
+            replies = self._replies(grid, list(messages), timeout)
             released, train_metrics = self.aggregate_train(server_round, replies)
             if released is not None:
                 self.arrays = result.arrays = released
@@ -189,30 +190,15 @@ class DPStrategy(Strategy):
             logger.info("round %d was released before a crash: taken from disk", server_round)
             return []
         if self.masked is None:
-            return self._messages("train", cohort, server_round, arrays, config)
+            return self._mail.messages("train", cohort, server_round, arrays, config)
         model = model_arrays.from_record(arrays)
-        like, ask = self._answer_like(model), self._ask(grid, server_round)
+        ask = self._mail.ask(grid, server_round, self._timeout, self._sums.reader.shown)
+        like = self._sums.answer_like(model)
         beside = self.masked.open(server_round, model, cohort, like, ask)
-        messages = self._messages("train", beside, server_round, arrays, config)
+        messages = self._mail.messages("train", beside, server_round, arrays, config)
         for message, records in zip(messages, beside.values(), strict=True):
             message.content.update(records)
         return messages
-
-    def _ask(self, grid: Grid, server_round: int) -> Ask:
-        """Sends clients records by name; gives the answers of those that did not fail."""
-
-        def ask(kind: str, asked: Mapping[str, RecordDict]) -> Iterator[tuple[str, RecordDict]]:
-            number = str(server_round)
-            messages = [Message(c, self.nodes[n], kind, group_id=number) for n, c in asked.items()]
-            for reply in self._exchange(grid, messages, self._timeout, self._reader.shown):
-                name = self._names[reply.metadata.src_node_id]
-                if reply.has_error():
-                    said = from_peer(reply.error.reason)
-                    logger.warning("round %d: %s dropped out: %s", server_round, name, said)
-                else:
-                    yield name, reply.content
-
-        return ask
 
     def _draw(self, server_round: int) -> list[str]:
         """The cohort: secret where the guarantee rests on hidden cohorts, else from the seed."""
@@ -241,7 +227,9 @@ class DPStrategy(Strategy):
         if self.mechanism is not None:
             average = self._noised_average(server_round, model, replies, self.mechanism)
         else:
-            average = self._plain_average(model, replies)
+            average, contributed = self._sums.mean(self._record, model, replies)
+            if contributed is not None:
+                self._require_enough(contributed)
         if average is None:
             return None, None
         new_model = self.optimizer.step(model, average)
@@ -264,16 +252,7 @@ class DPStrategy(Strategy):
         if stored is not None:
             mechanism.restore(stored.state)
             return stored.average
-        if self.masked is not None:
-            total, contributed = mechanism.empty(self._answer_like(model)), None
-            add(total, self._unmasked(model, replies, self.masked)[0])
-        elif isinstance(replies, RoundSum):
-            total, contributed = replies.close(self._record)
-        else:
-            total, contributed = mechanism.empty(self._answer_like(model)), 0
-            for name, update, _ in self._contributions(model, replies):
-                add(total, mechanism.bound(update, client=name))
-                contributed += 1
+        total, contributed = self._sums.total(self._record, model, replies, mechanism)
         if contributed is not None and not self.hides_cohorts:
             self._require_enough(contributed)
         streams = self._streams(server_round)
@@ -281,52 +260,6 @@ class DPStrategy(Strategy):
         if self.guard is not None:
             self.guard.release(exact_inputs(total, streams), average, mechanism.state())
         return average
-
-    def _plain_average(
-        self, model: model_arrays.State, replies: Iterable[Message]
-    ) -> Mapping[str, np.ndarray[Any, Any]] | None:
-        """The answers as one, as they are; None when nobody contributed."""
-        if self.masked is not None:
-            total, facts = self._unmasked(model, replies, self.masked)
-            weight = facts["examples" if self.settings.weight_by_examples else "clients"]
-            return to_mean(total, weight=weight) if weight else None
-        updates = self.optimizer.collector(model)
-        contributed = 0
-        for name, update, examples in self._contributions(model, replies):
-            contributed += 1
-            weight = examples if self.settings.weight_by_examples else 1.0
-            updates.add(self.optimizer.whole(update, name), weight)
-        self._require_enough(contributed)
-        return updates.result()
-
-    def _unmasked(
-        self, model: model_arrays.State, replies: Iterable[Message], masked: MaskedRounds
-    ) -> tuple[model_arrays.State, Facts]:
-        """The sum of the masked answers, and how many clients and records it is of."""
-        like = self._answer_like(model)
-        answers = self._reader.contributions(
-            self._record, replies, lambda name: masked.answer_like(like)
-        )
-        return masked.total(like, answers)
-
-    def _contributions(
-        self, model: model_arrays.State, replies: Iterable[Message]
-    ) -> Iterator[tuple[str, model_arrays.State, int]]:
-        """Names, checked updates and numbers of examples, in name order."""
-        shared = self._answer_like(model) if self.optimizer.is_shared else None
-
-        def like(name: str) -> Mapping[str, np.ndarray[Any, Any]]:
-            if shared is not None:
-                return shared
-            return self._answer_like(self.optimizer.part(model, name))
-
-        return self._reader.contributions(self._record, replies, like)
-
-    def _answer_like(
-        self, model: Mapping[str, np.ndarray[Any, Any]]
-    ) -> Mapping[str, np.ndarray[Any, Any]]:
-        like = self.optimizer.answer_like(model)
-        return like if self.mechanism is None else self.mechanism.answer_like(like)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -340,73 +273,20 @@ class DPStrategy(Strategy):
             rng = stream(self.seed, "evaluate", server_round)
             chosen = rng.choice(len(names), self.settings.client_evaluate_max, replace=False)
             names = [names[i] for i in sorted(chosen)]
-        return self._messages("evaluate", names, server_round, arrays, config)
+        return self._mail.messages("evaluate", names, server_round, arrays, config)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """The clients' metrics, averaged over their validation records."""
-        return self._reader.evaluations(self._record, replies)
+        return self._sums.reader.evaluations(self._record, replies)
 
-    def _messages(
-        self,
-        message_type: str,
-        names: Iterable[str],
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-    ) -> list[Message]:
-        messages = []
-        whole = None if self.optimizer.is_shared else model_arrays.from_record(arrays)
-        for name in names:
-            own = arrays if whole is None else self._part(whole, name)
-            sent = self._order(name, server_round, message_type == "train")
-            content = RecordDict({"arrays": own, "config": ConfigRecord({**config, **sent})})
-            node = self.nodes[name]
-            messages.append(Message(content, node, message_type, group_id=str(server_round)))
-        return messages
-
-    def _order(self, name: str, server_round: int, is_training: bool) -> ConfigRecord:
-        """What a client is sent besides the model."""
-        if self.order is None:
-            return ConfigRecord({"server-round": server_round})
-        order = replace(self.order, server_round=server_round)
-        if self.guard is not None and is_training:
-            order = self.guard.complete(order, name, self.mechanism)
-            order = replace(order, ledger=self.guard.ledger_length)
-        return order.to_record()
-
-    def _train_replies(
+    def _replies(
         self, grid: Grid, messages: list[Message], timeout: float | None
     ) -> Iterable[Message]:
         """Replies to a round's messages, or their sum where workers of the engine add them up."""
-        made, reader, mechanism = None, self._reader, self.mechanism
-        if mechanism is not None and self.optimizer.is_shared:
-            like = self._answer_like(model_arrays.from_record(self.arrays))
-            made = sum_at_workers(grid, messages, mechanism, like, reader, timeout)
-        return made or self._exchange(grid, messages, timeout, reader.shown)
-
-    def _exchange(
-        self,
-        grid: Grid,
-        messages: Iterable[Message],
-        timeout: float | None,
-        shown: logging.Logger,
-    ) -> Iterable[Message]:
-        """Replies to messages; what is odd about them is said where it may be."""
-        return exchange(
-            grid,
-            messages,
-            timeout=timeout,
-            stop=self.stop,
-            names=self._names,
-            shown=shown,
-            warned=self._unasked,
-        )
-
-    def _part(self, whole: model_arrays.State, name: str) -> ArrayRecord:
-        """A client's own model, where each has one."""
-        return model_arrays.to_record(dict(self.optimizer.part(whole, name)))
+        made = self._sums.at_workers(grid, messages, self.arrays, timeout)
+        return made or self._mail.exchange(grid, messages, timeout, self._sums.reader.shown)
 
     def _require_enough(self, contributed: int) -> None:
         wanted = self.settings.min_clients
@@ -432,7 +312,7 @@ class DPStrategy(Strategy):
             self.configure_evaluate(server_round, self.arrays, config or ConfigRecord(), grid)
         )
         if messages:
-            replies = self._exchange(grid, messages, timeout, logger)
+            replies = self._mail.exchange(grid, messages, timeout, logger)
             metrics = self.aggregate_evaluate(server_round, replies)
             if metrics is not None:
                 result.evaluate_metrics_clientapp[server_round] = metrics

@@ -1,18 +1,16 @@
-"""One process that acts as any of the clients: their records, their work, their ledgers."""
+"""One process that acts as any of the clients: their records, and what they answer."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
-from dp_fedmed.config import Config, TaskKind, Topology, Weighting
-from dp_fedmed.config.arithmetic import computed_from
-from dp_fedmed.crash_points import crash_point
+from dp_fedmed.config import Config, TaskKind, Topology
 from dp_fedmed.data import (
     DataSet,
     Records,
@@ -24,52 +22,15 @@ from dp_fedmed.data import (
     training_parts,
 )
 from dp_fedmed.errors import ConfigError, SiteRefused
-from dp_fedmed.federation import RecordAnswer, RecordOrder, RoundOrder, client_name
+from dp_fedmed.federation import RoundOrder, client_name
 from dp_fedmed.federation import arrays as model_arrays
-from dp_fedmed.federation.secure_aggregation.fixed_point import to_integers
 from dp_fedmed.learning import LocalRound, LocalWork
-from dp_fedmed.privacy.mechanisms import OwnAnswer, RecordMechanism
-from dp_fedmed.privacy.streams import RoundStreams, round_digest
-from dp_fedmed.site.accounts import ClientAccounts
+from dp_fedmed.privacy.mechanisms import RecordMechanism
 from dp_fedmed.site.keys import client_key, client_ledger_key
-from dp_fedmed.site.ledger import Asked
-from dp_fedmed.site.masked_answers import MaskedAnswers, terms_of
+from dp_fedmed.site.masked_answers import MaskedAnswers
+from dp_fedmed.site.own_rounds import MakeMechanism, MakeOwnAnswer, OwnRounds, needed
 from dp_fedmed.site.records import refuse_unfit
 from dp_fedmed.site.rules import SiteRules
-
-#: The mechanism that a round order asks for, if a client's own settings imply no other.
-MakeMechanism = Callable[[RecordOrder, int], RecordMechanism]
-
-
-class MakeOwnAnswer(Protocol):
-    """Makes what a client does to its whole answer; None where that is nothing."""
-
-    def __call__(
-        self,
-        order: RoundOrder,
-        records: RecordMechanism | None,
-        *,
-        weights: int,
-        count: int,
-        shares: int,
-    ) -> OwnAnswer | None:
-        """See `dp_fedmed.assemble.own_answer`."""
-
-
-class Trained(NamedTuple):
-    """What a client's round came to.
-
-    Attributes:
-        answer: to the server.
-        metrics: that may go with it.
-        about: what the answer is made from, in one word; empty where nobody asks.
-        paid: what was done for its records.
-    """
-
-    answer: model_arrays.State
-    metrics: dict[str, float]
-    about: str = ""
-    paid: RecordAnswer | None = None
 
 
 class ClientRuntime:
@@ -89,11 +50,11 @@ class ClientRuntime:
         mechanism: MakeMechanism,
         own_answer: MakeOwnAnswer | None = None,
     ) -> None:
-        self.config, self.work, self.mechanism = config, work, mechanism
-        self.own_answer = own_answer
+        self.config, self.work = config, work
+        self.masks = MaskedAnswers(config)
+        self.rounds = OwnRounds(config, work, mechanism, own_answer, self.masks)
         self._process: int | None = None
         self._decoded: tuple[ArrayRecord, model_arrays.State] | None = None
-        self.accounts, self.masks = ClientAccounts(config), MaskedAnswers(config)
         self._fitting: set[tuple[str, tuple[int, ...], int]] = set()
 
     def preload(self, num_clients: int) -> None:
@@ -155,11 +116,11 @@ class ClientRuntime:
         self.work.agree(order.learning)
         if self.config.masks:
             self.masks.of(node)
-        if not self.is_charged:
+        if not self.rounds.is_charged:
             return
         mechanism = None
         if self.config.privacy.style.protects_records:
-            mechanism = self._mechanism(order, len(records))
+            mechanism = self.rounds.mechanism(order, len(records))
         if not SiteRules.of(node).deployed:
             client_ledger_key(self.config, node, name)
             return
@@ -179,7 +140,7 @@ class ClientRuntime:
             self.work.vet(mechanism, records)
         except ConfigError as error:
             raise SiteRefused(str(error), "its check of the network failed") from error
-        self.accounts.refuse_unaffordable(order.run, mechanism, len(records), node)
+        self.rounds.accounts.refuse_unaffordable(order.run, mechanism, len(records), node)
 
     def train(self, message: Message, context: Context) -> RecordDict:
         """Answer a round from this client's records."""
@@ -190,21 +151,11 @@ class ClientRuntime:
         self.work.agree(order.learning)
         work = LocalRound(
             name=name,
-            server_round=_needed("round", order.server_round),
+            server_round=needed("round", order.server_round),
             received=self._received(message),
             records=records,
         )
-        do = self._train_charged if self.is_charged else self._train_free
-        done = do(work, order, message, node)
-        answer, metrics = done.answer, done.metrics
-        if self.config.masks:
-            answer = self.masks.masked(answer, done.about, order, message, node)
-            metrics.pop("train_loss", None)  # of this client alone: the server gets sums only
-        content = RecordDict({"arrays": model_arrays.to_record(answer)})
-        content["metrics"] = MetricRecord({"num-examples": len(records), **metrics})
-        if done.paid is not None:
-            content["privacy"] = done.paid.to_record()
-        return content
+        return self.rounds.train(work, order, message, node)
 
     def evaluate(self, message: Message, context: Context) -> RecordDict:
         """Evaluate the model on this client's evaluation records."""
@@ -226,104 +177,6 @@ class ClientRuntime:
                 f"the server counts on noise by {order.noised_by!r}, this client on noise by "
                 f"{self.config.noised_by!r}: start both with the same privacy.noise"
             )
-
-    def _mechanism(self, order: RoundOrder, records: int) -> RecordMechanism:
-        if order.records is None:
-            raise ConfigError("the server's round order has no noise_multiplier for our records")
-        return self.mechanism(order.records, records)
-
-    @property
-    def is_charged(self) -> bool:
-        """Whether this client pays for its rounds: its records are protected, or its own noise."""
-        style = self.config.privacy.style
-        own_noise = style.protects_clients and not self.config.client_noise_at_server
-        return style.protects_records or own_noise
-
-    def _train_free(
-        self, work: LocalRound, order: RoundOrder, message: Message, node: Mapping[str, Any]
-    ) -> Trained:
-        """Answer without noise of this client's."""
-        answer, metrics = self.work.train(work)
-        if not self.config.masks:
-            return Trained(answer, metrics)
-        digest = round_digest(list(work.received.values()), computed_from(self.config), {})
-        weighs = self.config.federation.weighting is Weighting.examples
-        answer = to_integers(
-            answer,
-            weight=float(len(work.records)) if weighs else 1.0,
-            clients=self.masks.clients(message, node),
-        )
-        return Trained(answer, metrics, _about(order, digest.hex()))
-
-    def _train_charged(
-        self, work: LocalRound, order: RoundOrder, message: Message, node: Mapping[str, Any]
-    ) -> Trained:
-        """Pay for the round in this client's own ledgers, then answer as the server asks."""
-        config, count = self.config, len(work.records)
-        mechanism, paid = None, None
-        if config.privacy.style.protects_records:
-            mechanism = self._mechanism(order, count)
-            if SiteRules.of(node).deployed:
-                self.work.vet(mechanism, work.records)
-        own = self._own_answer(order, mechanism, work, message)
-        key = client_key(config, node, work.name, order.phase)
-        in_force = {} if mechanism is None else dict(mechanism.order())
-        in_force |= {} if own is None else own.order()
-        digest = round_digest(list(work.received.values()), computed_from(config), in_force)
-        asked = Asked(
-            run=order.run,
-            phase=order.phase,
-            server_round=work.server_round,
-            ledger=_needed("ledger", order.ledger),
-            digest=digest.hex(),
-            data=self.accounts.data_digest(work.records, node, work.name),
-        )
-        accounts = self.accounts.of(mechanism, own, node, work.name, count)
-        for account in accounts:
-            account.ledger.charge(asked, account.mechanism, account.budget)
-        crash_point("client:charged")
-        streams = RoundStreams(
-            key=key,
-            run=order.streams,
-            server_round=asked.server_round,
-            digest=digest,
-            client=work.name,
-            phase=asked.phase,
-        )
-        if mechanism is not None:
-            work = replace(work, mechanism=mechanism, streams=streams)
-        answer, metrics = self.work.train(work)
-        if own is not None:
-            answer = own.release(answer, streams)
-            metrics.pop("train_loss", None)  # the answer is noised, a loss is not
-        reply = key.private_digest(answer.values()).hex()
-        charges = [a.ledger.answer(asked, a.mechanism, a.budget, reply) for a in accounts]
-        if mechanism is not None:
-            paid = RecordAnswer(
-                noise_multiplier=mechanism.noise_multiplier,
-                sample_rate=mechanism.sample_rate,
-                steps=mechanism.steps,
-                charges=charges[0],
-            )
-        return Trained(answer, metrics, _about(order, asked.digest), paid)
-
-    def _own_answer(
-        self,
-        order: RoundOrder,
-        mechanism: RecordMechanism | None,
-        work: LocalRound,
-        message: Message,
-    ) -> OwnAnswer | None:
-        """What this client does to its whole answer; its share of the noise is as terms say."""
-        shares = 1
-        if self.config.masks:
-            terms = terms_of(message)
-            shares = terms.minimum - terms.colluding
-        weights = sum(value.size for value in work.received.values())
-        if self.own_answer is None:
-            return None
-        count = len(work.records)
-        return self.own_answer(order, mechanism, weights=weights, count=count, shares=shares)
 
     def _received(self, message: Message) -> model_arrays.State:
         """The model of a message; clients of one round that share a process decode it once."""
@@ -357,13 +210,3 @@ class ClientRuntime:
 
 def _order(message: Message) -> RoundOrder:
     return RoundOrder.from_record(message.content.config_records["config"])
-
-
-def _needed(key: str, value: int | None) -> int:
-    if value is None:
-        raise ConfigError(f"the server's round order has no {key}")
-    return value
-
-
-def _about(order: RoundOrder, digest: str) -> str:
-    return f"{order.run}:{order.phase}:{order.server_round}:{digest}"

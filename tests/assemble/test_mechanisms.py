@@ -189,4 +189,4 @@ def test_a_runtime_has_the_clients_half_of_the_same_settings(small: Callable[...
     runtime = client_runtime(config)
     order = ordered(config)
     assert runtime.config is config
-    assert runtime.mechanism(order, 120) == record_mechanism(config, order, 120)
+    assert runtime.rounds.make_mechanism(order, 120) == record_mechanism(config, order, 120)

@@ -643,10 +643,10 @@ BREAKS = [
     ),
     Break(
         "peer: a record goes with the answer",
-        "site/runtime.py",
+        "site/own_rounds.py",
         'content["metrics"] = MetricRecord({"num-examples"',
         "from flwr.app import ConfigRecord\n"
-        '        content["x"] = ConfigRecord({"x": records.x.tobytes()})\n'
+        '        content["x"] = ConfigRecord({"x": work.records.x.tobytes()})\n'
         '        content["metrics"] = MetricRecord({"num-examples"',
         f"{SECRETS}::test_nothing_secret_is_written_or_sent",
     ),

@@ -311,11 +311,11 @@ def test_a_client_refuses_a_plan_that_its_data_do_not_imply(small: Callable[...,
         steps=2,
         grad_mode="hooks",
     )
-    assert runtime.mechanism(order, 50).steps == 2
+    assert runtime.rounds.make_mechanism(order, 50).steps == 2
     for other in (replace(order, steps=3), replace(order, sample_rate=1e-3)):
         key = "steps" if other.steps == 3 else "sample_rate"
         with pytest.raises(ConfigError, match=key):
-            runtime.mechanism(other, 50)
+            runtime.rounds.make_mechanism(other, 50)
 
 
 def test_rates_and_steps_follow_from_the_number_of_records() -> None:

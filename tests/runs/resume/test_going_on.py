@@ -103,18 +103,18 @@ def test_a_round_that_was_released_is_never_released_differently(
 def test_a_release_that_is_on_disk_is_taken_from_there_and_nobody_is_asked(
     copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dp_fedmed.federation.strategy import DPStrategy
+    from dp_fedmed.federation.messenger import Messenger
 
     path = copy("hybrid")
     asked: list[tuple[int, int]] = []
-    original = DPStrategy._messages
+    original = Messenger.messages
 
     def counting(self, kind, names, server_round, *rest):  # type: ignore[no-untyped-def]
         messages = original(self, kind, names, server_round, *rest)
         asked.append((server_round, len(messages)))
         return messages
 
-    monkeypatch.setattr(DPStrategy, "_messages", counting)
+    monkeypatch.setattr(Messenger, "messages", counting)
     resume(path, "resume=round:1")
     assert [server_round for server_round, _ in asked] == [3, 4]
     assert charges(path) == [1, 2, 3, 4]
