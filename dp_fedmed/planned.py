@@ -83,7 +83,8 @@ def _advice(config: Config, data: DataSet, plan: PrivacyPlan) -> str | None:
     """What an anomaly task says about how many images or clients it needs."""
     import torch
 
-    from dp_fedmed.assemble import learner_advice, make_learner
+    from dp_fedmed.assemble import make_learner
+    from dp_fedmed.assemble.advice import learner_advice
     from dp_fedmed.planning.plan import make_sampler
 
     torch.set_num_threads(1)  # for so little work, threads wait for each other

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from flwr.serverapp import Grid
 
+from dp_fedmed.assemble.advice import advice_of, alone
 from dp_fedmed.assemble.mechanisms import own_answer as own_answer
 from dp_fedmed.assemble.mechanisms import record_mechanism as record_mechanism
 from dp_fedmed.assemble.mechanisms import server_mechanism as server_mechanism
@@ -21,7 +22,6 @@ from dp_fedmed.federation import PrivacyPlan, Sampler, ServerOptimizer, StopRequ
 from dp_fedmed.learning import Learner, LocalOnlyLearner, LocalOnlyStep, LocalWork, ServerStep
 from dp_fedmed.planning.plan import make_sampler, noise_of
 from dp_fedmed.privacy.mechanisms import ServerMechanism
-from dp_fedmed.reporting.plan_words import anomaly_advice, delta_warnings, warnings_of_run
 from dp_fedmed.reporting.run_log import log_to
 from dp_fedmed.run import Observer, RunResult, ServerRun
 
@@ -68,14 +68,7 @@ class Assembly:
         is_new: bool,
     ) -> Iterator[str]:
         """What `dp-fedmed plan` would have warned of, when a run begins."""
-        for said in delta_warnings(config, plan, records):
-            logger.warning("%s", said)
-        advice = learner_advice(config, learner, plan, sampler)
-        if advice is not None:
-            yield advice
-        if is_new:
-            weights = sum(value.size for value in learner.initial().values())
-            yield from warnings_of_run(config, records, weights)
+        return advice_of(config, learner, plan, sampler, records, is_new=is_new)
 
 
 def network_builder(config: Config) -> Build:
@@ -178,7 +171,7 @@ def server_step(
     if isinstance(learner, LocalOnlyLearner):
         return LocalOnlyStep(
             {
-                name: server_step(config, learner.inner, _own(plan, name), sampler)
+                name: server_step(config, learner.inner, alone(plan, name), sampler)
                 for name in learner.names
                 if plan is None or name in plan.clients
             }
@@ -209,29 +202,6 @@ def server_step(
     if not isinstance(learner, AnomalyLearner):
         raise TypeError(f"{type(learner).__name__} has no detector")
     return StatisticStep(learner.detector, noise_of(config, plan, sampler)[0])
-
-
-def learner_advice(
-    config: Config, learner: Learner, plan: PrivacyPlan, sampler: Sampler
-) -> str | None:
-    """What noise will do to an anomaly task; what it costs a network is not known before."""
-    if config.task.kind is not TaskKind.anomaly:
-        return None
-    if isinstance(learner, LocalOnlyLearner):
-        for name in plan.clients:
-            advice = learner_advice(config, learner.inner, _own(plan, name) or plan, sampler)
-            if advice is not None:
-                return f"{name}: {advice}"
-        return None
-    from dp_fedmed.learning import AnomalyLearner
-
-    if not isinstance(learner, AnomalyLearner):
-        return None
-    return anomaly_advice(config, learner, plan, sampler)
-
-
-def _own(plan: PrivacyPlan | None, name: str) -> PrivacyPlan | None:
-    return None if plan is None else replace(plan, clients={name: plan.clients[name]})
 
 
 def client_runtime(config: Config) -> ClientRuntime:

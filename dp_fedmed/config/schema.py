@@ -201,10 +201,13 @@ class FederationConfig:
         False, "hide single answers from the server; part of `privacy.noise=shares`", announced=True
     )
     max_dropouts: int | None = setting(
-        None, "clients that secure aggregation can lose per round; null for a fifth", announced=True
+        None,
+        "clients that secure aggregation can lose per round; null for a fifth",
+        within=(0, 1e6),
+        announced=True,
     )
     max_colluding: int = setting(
-        1, "clients that may tell the server all they know, and `shares` holds", announced=True
+        1, "clients that may collude with the server", within=(0, 1e6), announced=True
     )
 
 

@@ -7,11 +7,11 @@ that the pool always has a whole one, whenever this process is killed.
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class Task:
         state: the client's.
         broadcast: number, description and lengths of the arrays that many messages share.
         asked: what a reply that is added up must be like; None where replies are sent.
-        adder: pickle of what adds up, with the first job of a sum.
+        adder: what adds up, packed as a pipe does it, with the first job of a sum.
     """
 
     slot: int
@@ -99,7 +99,7 @@ class _Worker:
             self._model = records.array_records["shared"]
         if task.adder is not None:
             try:
-                self._sum = _Sum(pickle.loads(task.adder), self.slots)
+                self._sum = _Sum(ForkingPickler.loads(task.adder), self.slots)
             except Exception as error:
                 return Answer(broken=f"{type(error).__name__}: {error}")
         held = None if self._sum is None or task.asked is None else self._sum.held

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from dp_fedmed.assemble import (
     Assembly,
     client_runtime,
     detector_settings,
+    own_answer,
     record_mechanism,
     server_mechanism,
     server_step,
@@ -18,7 +20,7 @@ from dp_fedmed.assemble import (
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data
 from dp_fedmed.errors import ConfigError
-from dp_fedmed.federation.messages import RecordOrder
+from dp_fedmed.federation.messages import RecordOrder, RoundOrder
 from dp_fedmed.federation.plan import PrivacyPlan
 from dp_fedmed.federation.server_optimizer import ServerOptimizer
 from dp_fedmed.learning.anomaly.detector import BANK_MECHANISM
@@ -35,6 +37,7 @@ from dp_fedmed.privacy.mechanisms import (
 
 NAMES = {"a": 120, "b": 80}
 MANY = ("federation.num_clients=200", "privacy.user.target_epsilon=20")
+FULL = ("training.batch_size=100000", "training.local_steps=1")
 ROWS = ("task=textures", "privacy=sample", "anomaly.mechanism=noisy_rows")
 
 
@@ -190,3 +193,29 @@ def test_a_runtime_has_the_clients_half_of_the_same_settings(small: Callable[...
     order = ordered(config)
     assert runtime.config is config
     assert runtime.rounds.make_mechanism(order, 120) == record_mechanism(config, order, 120)
+
+
+@pytest.mark.parametrize("words", [["privacy=user"], ["privacy=sample", *FULL]])
+def test_less_noise_in_the_sum_than_is_charged_is_refused(words: list[str]) -> None:
+    config = compose([*words, "privacy.noise=shares", "federation.num_clients=4"])
+    asked = RecordOrder(noise_multiplier=2.0, sample_rate=1.0, steps=1, grad_mode="hooks")
+    records = None
+    if config.privacy.style.protects_records:
+        records = record_mechanism(config, asked, 100)
+    order = RoundOrder(
+        input_shape=(30,), num_classes=2, run="r", streams="s", phase=0,
+        style=str(config.privacy.style), client_noise=2.0, noise_std=2.1,
+    )  # fmt: skip
+    made = own_answer(config, order, records, weights=10, count=100, shares=2)
+    assert made is not None
+    assert made.noise.own_std == pytest.approx(2.1 / 2**0.5)
+    for std in (1.99, None, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match="too little"):
+            own_answer(
+                config, replace(order, noise_std=std), records, weights=10, count=100, shares=2
+            )
+    if records is None:
+        with pytest.raises(ConfigError, match="client_noise"):
+            own_answer(
+                config, replace(order, client_noise=1e-3), records, weights=10, count=9, shares=2
+            )

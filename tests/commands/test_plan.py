@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from dp_fedmed.assemble import learner_advice, make_learner
+from dp_fedmed.assemble import make_learner
+from dp_fedmed.assemble.advice import learner_advice
 from dp_fedmed.cli import main
 from dp_fedmed.config import Config, compose
 from dp_fedmed.data import load_data

@@ -29,8 +29,10 @@ class Echo(InProcessGrid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
-        for number, message in enumerate(messages):
+        batch = list(messages)
+        for number, message in enumerate(batch):
             set_message_id(message, str(number))
+        for message in batch:
             if message.metadata.dst_node_id == NODES["eve"]:
                 yield Message(Error(2, "lost /home/jane/x.csv"), reply_to=message)
             else:
