@@ -197,7 +197,8 @@ def test_a_runtime_has_the_clients_half_of_the_same_settings(small: Callable[...
 
 @pytest.mark.parametrize("words", [["privacy=user"], ["privacy=sample", *FULL]])
 def test_less_noise_in_the_sum_than_is_charged_is_refused(words: list[str]) -> None:
-    config = compose([*words, "privacy.noise=shares", "federation.num_clients=4"])
+    norms = [f"privacy.{words[0][8:]}.max_grad_norm=1"]
+    config = compose([*words, *norms, "privacy.noise=shares", "federation.num_clients=4"])
     asked = RecordOrder(noise_multiplier=2.0, sample_rate=1.0, steps=1, grad_mode="hooks")
     records = None
     if config.privacy.style.protects_records:
