@@ -23,6 +23,7 @@ PARTS = {
     "sweep": "15 runs on a pool of processes, against one after another",
     "many_clients": "memory with ten thousand clients",
     "faults": "clients that fail, lag and die: the right ε, and nothing left behind",
+    "masked_round": "a round with secure aggregation, against the same with noise at the server",
     "secure_aggregation": "masks, shares and unmasking, per client and at the server",
     "anomaly": "PatchCore: selection against anomalib's, scoring, metrics",
 }
