@@ -82,9 +82,9 @@ def network_builder(config: Config) -> Build:
 
 def make_task(config: Config) -> Task:
     """The task that the configuration names."""
-    from dp_fedmed.learning.networks import task
+    from dp_fedmed.learning import make_task as task_of
 
-    return task.make_task(config.task.kind, config.task.loss)
+    return task_of(config.task.kind, config.task.loss)
 
 
 def local_training(config: Config) -> LocalTraining:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dp_fedmed.learning.networks.learner import NetworkWork as NetworkWork
     from dp_fedmed.learning.networks.local_training import LocalTraining as LocalTraining
     from dp_fedmed.learning.networks.task import Task as Task
+    from dp_fedmed.learning.networks.task import make_task as make_task
     from dp_fedmed.learning.server_step import GradientStep as GradientStep
     from dp_fedmed.learning.server_step import ServerStep as ServerStep
 
@@ -37,7 +38,7 @@ __getattr__, __dir__, __all__ = lazily(
         "local_only": ("LocalOnlyLearner", "LocalOnlyStep"),
         "networks.learner": ("Build", "NetworkLearner", "NetworkWork"),
         "networks.local_training": ("LocalTraining",),
-        "networks.task": ("Task",),
+        "networks.task": ("Task", "make_task"),
         "server_step": ("GradientStep", "ServerStep"),
     },
 )
