@@ -105,11 +105,11 @@ def test_whoever_is_killed_each_client_that_was_added_is_in_the_sum_once(pool_of
     reader = ReplyReader(names, guard=None, hides_cohorts=True, max_norm=None)
     like = {"w": np.zeros(SIZE, np.float32)}
     content = RecordDict({"arrays": apps.model_arrays.to_record(like)})
-    pool, lost = pool_of(apps.app_of(numbered), 2), 0
-    stop = threading.Event()
+    pool, lost, rounds = pool_of(apps.app_of(numbered), 2), 0, 0
+    stop, pause = threading.Event(), 0.03
 
     def kill() -> None:
-        while not stop.wait(0.03):
+        while not stop.wait(pause):
             for child in psutil.Process().children()[:1]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.kill()
@@ -117,12 +117,13 @@ def test_whoever_is_killed_each_client_that_was_added_is_in_the_sum_once(pool_of
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        for _ in range(5):
+        while rounds < 5 or (lost == rounds * COUNT and rounds < 15):
             total = RoundSum(mechanism, like, reader)
             shared = content.array_records["arrays"]
             found = pool.add_up(jobs_of(COUNT, content), total, shared=shared)
             added = [n for n, outcome in enumerate(found) if outcome.facts is not None]
-            lost += COUNT - len(added)
+            lost, rounds = lost + COUNT - len(added), rounds + 1
+            pause *= 1.0 if added else 2.0  # a slow machine needs longer to answer at all
             steps = total.total["w"] * mechanism.sums.grid.step
             assert set(np.unique(steps)) == {float(sum(1 + n for n in added))}
             assert int(total.total[BELOW][0]) == len(added)
@@ -130,4 +131,4 @@ def test_whoever_is_killed_each_client_that_was_added_is_in_the_sum_once(pool_of
     finally:
         stop.set()
         killer.join()
-    assert 0 < lost < 5 * COUNT, "workers were killed, and some clients were added"
+    assert 0 < lost < rounds * COUNT, "workers were killed, and some clients were added"
