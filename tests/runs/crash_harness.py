@@ -86,7 +86,7 @@ def settings_of(case: str) -> list[str]:
     style = case.removeprefix("textures-").partition("-")[0]
     own = TEXTURES if case.startswith("textures-") else [*COMMON, *STYLES[case]]
     bank = ["anomaly.coreset_size=20"] if case == "textures-none" else []
-    bank += ["privacy.noise=server"] if case == "textures-sample" else []
+    bank += ["privacy.noise=server"] if case == "textures-sample-server" else []
     return [f"privacy={style}", *own, *bank]
 
 

@@ -14,8 +14,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CASES = (
     *("none", "sample", "user", "hybrid", "sample-server", "hybrid-server"),
-    *("textures-none", "textures-sample"),
+    *("textures-none", "textures-sample-server", "user-shares"),
 )
+MASKED = ("none-masked", "sample-shares", "hybrid-shares", "user-client")
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +30,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str,
             done = subprocess.run(
                 [
                     *(sys.executable, "-m", "tests.runs.crash_harness"),
-                    *(str(folder), str(step), *CASES),
+                    *(str(folder), str(step), *CASES, *(MASKED if step == 1 else ())),
                 ],
                 capture_output=True,
                 text=True,
                 cwd=ROOT,
-                timeout=880,
+                timeout=1180,
             )
             lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
             known[step] = {row["case"]: row for row in map(json.loads, lines)}
@@ -44,9 +45,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str,
     return find
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("step", [28, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("case", "step"),
+    [
+        *((case, 28) for case in CASES),
+        *(pytest.param(case, 1, marks=pytest.mark.slow) for case in (*CASES, *MASKED)),
+    ],
+)
 def test_a_killed_run_ends_as_if_nothing_had_happened(
     case: str, step: int, found: Callable[[int], dict[str, Any]]
 ) -> None:
@@ -54,9 +60,13 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(
     seen = found(step)[case]
     assert seen["wrong"] == []
     points = set(seen["points"])
-    style = case.removeprefix("textures-").removesuffix("-server")
+    style, _, place = case.removeprefix("textures-").partition("-")
     assert {"training:before", "checkpoint:synced", "checkpoint:renamed", "commit:before"} <= points
     assert ("charge:before" in points) is (style != "none")
-    noised_here = ("user", "hybrid", *(("sample",) if style != case else ()))
-    assert ("release:file" in points) is (style in noised_here)
-    assert ("client:charged" in points) is (style in ("sample", "hybrid"))
+    assert ("release:file" in points) is (
+        style in ("user", "hybrid") or place in ("server", "shares")
+    )
+    assert ("client:charged" in points) is (
+        style in ("sample", "hybrid") if place in ("", "server") else place != "masked"
+    )
+    assert ("masking:keys" in points) is (place in ("masked", "shares"))
