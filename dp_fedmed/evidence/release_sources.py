@@ -20,7 +20,6 @@ from dp_fedmed.assemble import (
     make_learner,
     make_work,
     record_mechanism,
-    server_mechanism,
     server_step,
 )
 from dp_fedmed.config import Config, GradMode, OptimizerName, TaskKind
@@ -29,7 +28,7 @@ from dp_fedmed.data.records import joined
 from dp_fedmed.evidence.audited_run import OVER, planned_privacy
 from dp_fedmed.evidence.findings import QUIET, AuditTarget
 from dp_fedmed.evidence.one_release import Arrays
-from dp_fedmed.evidence.own_noise import noised_by_clients
+from dp_fedmed.evidence.released_sums import released
 from dp_fedmed.federation import ClientPlan, PrivacyPlan, RecordOrder
 from dp_fedmed.learning import (
     AnomalyWork,
@@ -41,8 +40,6 @@ from dp_fedmed.learning import (
 )
 from dp_fedmed.learning.anomaly.features import FeatureCache, PatchFeatures
 from dp_fedmed.planning.plan import make_sampler
-from dp_fedmed.privacy.mechanisms import ClientUpdates, RecordSums, ServerMechanism
-from dp_fedmed.privacy.mechanisms.base import add
 from dp_fedmed.privacy.streams import RoundStreams
 
 State = dict[str, NDArray[Any]]
@@ -311,7 +308,7 @@ class RecordRelease:
             return {name: value[:rows].astype(np.float64) for name, value in answer.items()}
         if self.config.sums_records:
             plan = _plan(self.config, self.target, count)
-            return _released(self.config, plan, {SITE: answer}, secrets)
+            return released(self.config, plan, {SITE: answer}, secrets)
         sign = 1.0 if self.is_statistic else -1.0  # a step goes against the gradient
         return {name: sign * count * value.astype(np.float64) for name, value in answer.items()}
 
@@ -346,7 +343,7 @@ class ClientRelease:
         answers = {OTHER: self.answers[0]}
         if number > 0:
             answers[SITE] = _enlarged(self.answers[number], OVER * self.bound)
-        return _released(self.config, self.plan, answers, secrets)
+        return released(self.config, self.plan, answers, secrets)
 
 
 def _enlarged(answer: State, norm: float) -> State:
@@ -357,32 +354,3 @@ def _enlarged(answer: State, norm: float) -> State:
         name: (value * factor).astype(value.dtype) if value.dtype.kind == "f" else value
         for name, value in answer.items()
     }
-
-
-def _as_sum(mechanism: ServerMechanism, answer: State, name: str) -> Mapping[str, NDArray[Any]]:
-    """What a hostile client would send: as much as a server that adds up sums lets through."""
-    if not isinstance(mechanism, RecordSums) or mechanism.client_norm is None:
-        return answer
-    if all(value.dtype.kind == "i" for value in answer.values()):
-        return answer
-    most = min(mechanism.client_norm, mechanism.max_norm * mechanism.records[name])
-    steps, _ = mechanism.sums.bounded(list(answer.values()), most)
-    return dict(zip(answer, steps, strict=True))
-
-
-def _released(
-    config: Config, plan: PrivacyPlan, answers: Mapping[str, State], secrets: RoundStreams
-) -> Arrays:
-    """These answers, summed and noised by the mechanism of a run."""
-    weights = sum(value.size for value in next(iter(answers.values())).values())
-    mechanism = server_mechanism(config, plan, make_sampler(config), weights=weights)
-    if mechanism is None:
-        raise ValueError("the server noises nothing here")
-    if isinstance(mechanism, ClientUpdates) and mechanism.noised_by != "server":
-        summed = {n: dict(_as_sum(mechanism, answer, n)) for n, answer in answers.items()}
-        return noised_by_clients(config, mechanism, summed, secrets)
-    total = mechanism.empty(next(iter(answers.values())))
-    for name, answer in answers.items():
-        add(total, mechanism.bound(_as_sum(mechanism, answer, name), client=name))
-    shown = mechanism.release(total, secrets)
-    return {name: value * mechanism.expected_cohort for name, value in shown.items()}

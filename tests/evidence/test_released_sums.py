@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dp_fedmed.config import compose
-from dp_fedmed.evidence.own_noise import noised_by_clients
+from dp_fedmed.evidence.released_sums import _noised_by_clients
 from dp_fedmed.privacy import PrivacyEvent
 from dp_fedmed.privacy.mechanisms import ClientUpdates
 from dp_fedmed.privacy.mechanisms.base import NoisedBy
@@ -21,7 +21,7 @@ def test_the_noise_is_the_least_that_is_accounted(place: NoisedBy) -> None:
     mechanism = ClientUpdates(event, max_norm=1.0, expected_cohort=10.0, noised_by=place)
     answers = {name: {"w": np.full(20_000, 1e6, np.float32)} for name in ("a", "b")}
     secrets = RoundStreams(NoiseKey.from_public_seed(1), "run", 1, bytes(32))
-    shown = noised_by_clients(config, mechanism, answers, secrets)["w"]
+    shown = _noised_by_clients(config, mechanism, answers, secrets)["w"]
     exact = 2 * mechanism.sums.grid.values(mechanism.clipped(answers["a"])[0]["w"])
     assert (shown - exact).std() == pytest.approx(3.0, rel=0.03)
     assert np.linalg.norm(exact) == pytest.approx(2.0, rel=1e-6)
